@@ -130,7 +130,7 @@ def run(options: Options) -> dict[str, Any]:
         if len(train) or not report["errors"]:
             fail(vocabulary_error)
     else:
-        report["vocabulary"] = _report_vocabulary(config, vocabularies, splits)
+        report["vocabulary"] = _report_vocabulary(config, vocabularies)
         if len(train) or not report["errors"]:
             try:
                 report["run"] = _report_run(config, vocabularies, mixture, train, options.timing)
@@ -166,9 +166,8 @@ def _report_split(split: CheckedSplit, findings: Sequence[Finding]) -> dict[str,
     sides = {"source": split.source.statistics(), "target": split.target.statistics()}
     rows = [["", *sides]]
     for name in sides["source"]:
-        if name != "unknown_tokens":
-            title = name.replace("_", " ").replace("95 percent", "95%")
-            rows.append([title, *(_number(side.get(name, 0)) for side in sides.values())])
+        title = name.replace("_", " ").replace("95 percent", "95%")
+        rows.append([title, *(_number(side.get(name, 0)) for side in sides.values())])
     _print_table(rows)
     for finding in findings:
         _print_finding(finding)
@@ -194,24 +193,15 @@ def _print_finding(finding: Finding) -> None:
     _print_entry(finding.severity, *lines, finding.treatment)
 
 
-def _report_vocabulary(
-    config: Config, vocabularies: Vocabularies, splits: Mapping[str, CheckedSplit]
-) -> dict[str, Any]:
-    """Report its size and its coverage of each split."""
+def _report_vocabulary(config: Config, vocabularies: Vocabularies) -> dict[str, int]:
+    """Report its sizes."""
     trained = f"{config.data.tokenizer}, trained on the training text"
     origin = config.data.tokenizer_model or trained
     size = f"{vocabularies.target.vocab_size:,}"
     if not vocabularies.are_shared:
         size = f"{vocabularies.source.vocab_size:,} source and {size} target"
     _print_section(f"vocabulary: {size} tokens ({origin})")
-    coverage = {
-        name: [1 - side.unknown_tokens / int(side.lengths.sum()) for side in split.sides]
-        for name, split in splits.items()
-        if len(split)
-    }
-    rows = [[name, *(f"{share:.4%}" for share in shares)] for name, shares in coverage.items()]
-    _print_table([["known tokens", "source", "target"], *rows])
-    return {"size": vocabularies.target.vocab_size, "known_tokens": coverage}
+    return {side: tokenizer.vocab_size for side, tokenizer in vocabularies._asdict().items()}
 
 
 # The training run.

@@ -94,11 +94,7 @@ def main(options: Options) -> None:
 
 
 def parse_mesh(text: str) -> ParallelConfig:
-    """Parse ``data:64,model:4``.
-
-    Raises:
-      InputError: if the text does not describe a mesh.
-    """
+    """Parse ``data:64,model:4``."""
     sizes: dict[str, int] = {}
     for part in text.split(","):
         match = re.fullmatch(r"\s*(\w+):([1-9][0-9]*)\s*", part)
@@ -112,11 +108,7 @@ def parse_mesh(text: str) -> ParallelConfig:
 
 
 def simulate_devices(count: int) -> None:
-    """Make JAX see `count` CPU devices, unless its backend is initialized already.
-
-    Raises:
-      InputError: for more devices than XLA can simulate.
-    """
+    """Make JAX see `count` CPU devices, unless its backend is initialized already."""
     if count > MAX_DEVICES:
         raise InputError(
             f"{count:,} devices are more than the {MAX_DEVICES:,} that XLA simulates; plan for "

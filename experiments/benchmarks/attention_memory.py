@@ -11,35 +11,27 @@ included. Standard output has one JSON object per result.
 import dataclasses
 import json
 
-from experiments.benchmarks.alternating import Unavailable, Worker
-from experiments.benchmarks.comparison import program
+from experiments.benchmarks.comparison import Unavailable, Worker, program
 from experiments.benchmarks.workloads import Workload
 from experiments.cli import command_line
 from transformer.errors import InputError
 from transformer.kernels import KERNELS
 
-NAMES = ("einsum", *KERNELS)
-"""The kernels that can be measured."""
+LIMIT_MIB = 2048
+"""Longer sentences are skipped above this memory."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """The kernels and lengths, and when to stop."""
+    """The lengths."""
 
     lengths: tuple[int, ...] = (1024, 2048, 4096, 8192, 16384)
     """Sentence lengths in tokens."""
-    kernels: tuple[str, ...] = dataclasses.field(default=NAMES, metadata={"repeated": True})
-    """Attention kernels to measure; may be repeated."""
-    limit_gib: float = 2.0
-    """Longer sentences are skipped above this memory."""
 
 
 def run(options: Options) -> None:
     """Measure and print."""
-    for kernel in options.kernels:
-        if kernel not in NAMES:
-            raise InputError(f"--kernels={kernel}: choose from {', '.join(NAMES)}")
-    for kernel in options.kernels:
+    for kernel in ("einsum", *KERNELS):
         for length in sorted(options.lengths):
             # One layer of 8 heads, one sentence; the other sizes have no meaning here.
             workload = Workload(1, 512, 8, 1, 5, 1, length, length)
@@ -52,7 +44,7 @@ def run(options: Options) -> None:
                 raise InputError(f"{kernel} at length {length} failed: {reason}") from None
             result = {"kernel": kernel, "length": length, "seconds": round(sample.seconds, 4)}
             print(json.dumps(result | {"peak_mib": sample.peak_mib} | worker.about), flush=True)
-            if sample.peak_mib > options.limit_gib * 1024:
+            if sample.peak_mib > LIMIT_MIB:
                 break
 
 

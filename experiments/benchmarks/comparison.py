@@ -1,21 +1,198 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Comparisons of this project with peers: shared options, config overrides, results and tables."""
+"""Comparisons of this project with peers: options, processes, turns and results.
+
+Each program runs in a separate process (`worker`) and takes one sample when asked, while the other
+one waits, so that load on the machine affects both.
+"""
 
 import ast
+import contextlib
 import dataclasses
 import fnmatch
 import json
+import os
 import re
+import signal
+import statistics
+import subprocess
 import sys
-from collections.abc import Mapping, Sequence
-from typing import Any
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Self, TypeVar
 
-from experiments.benchmarks.alternating import Subject, compare
 from experiments.benchmarks.workloads import DROPOUT, WORKLOADS, Workload
 from experiments.cli.options import require_at_least
-from experiments.console import formatting
 from transformer.config import Config, DataConfig
 from transformer.errors import InputError
+
+_SHARED_DEVICE = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+"""JAX takes memory of an accelerator when it needs it, because others measure there too."""
+PAUSE_SECONDS = 0.3
+"""Pause between two samples; idle threads of some libraries spin for a while."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Sample:
+    """One measurement of a program."""
+
+    seconds: float
+    other_load: float
+    """Cores kept busy by other processes."""
+    peak_mib: int = 0
+    """Peak resident memory of the process so far."""
+    device_peak_mib: int = 0
+    """Peak memory on an accelerator so far."""
+
+
+Measured = TypeVar("Measured")
+
+
+class Unavailable(Exception):
+    """A program that cannot be measured here, and why."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Subject:
+    """A program to measure."""
+
+    name: str
+    function: str
+    """MODULE.FUNCTION that returns a `worker.Program`."""
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """Arguments of the function in addition to the workload."""
+    checkout: str | None = None
+    """Path of another checkout of this project to run from."""
+
+
+class Worker:
+    """Process of a subject; a context manager, which waits until the program is ready."""
+
+    about: dict[str, Any]
+    """Facts that the program reports when it is ready."""
+
+    def __init__(self, subject: Subject, workload: Workload):
+        """Start the process."""
+        request = {**subject.options, "workload": dataclasses.asdict(workload)}
+        path = {"PYTHONPATH": subject.checkout} if subject.checkout else {}
+        worker = [sys.executable, "-m", "experiments.benchmarks.worker"]
+        self._name = subject.name
+        self._process = subprocess.Popen(
+            [*worker, subject.function, json.dumps(request)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=subject.checkout,
+            env=_SHARED_DEVICE | os.environ | path,
+            process_group=0,  # Ctrl-C reaches only this process, which stops its workers
+        )
+
+    def sample(self) -> Sample:
+        """Measure once.
+
+        Raises:
+          Unavailable: if the process has ended.
+        """
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.write("\n")
+            self._process.stdin.flush()
+        return Sample(**self._answer())
+
+    def __enter__(self) -> Self:
+        """Wait until the program is ready.
+
+        Raises:
+          Unavailable: if a library is missing or the program fails.
+        """
+        try:
+            self.about = self._answer()["ready"]
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End the process and its children."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        self._process.stdin.close()
+        self._process.stdout.close()
+
+    def _answer(self) -> dict[str, Any]:
+        line = self._process.stdout.readline()
+        if not line:
+            status = self._process.wait()
+            raise Unavailable(f"the process of {self._name} ended with status {status}")
+        answer = json.loads(line)
+        if "missing" in answer:
+            raise Unavailable(f"{answer['missing']} is not installed (pip install -e .[bench])")
+        if "failed" in answer:
+            raise Unavailable(answer["failed"])
+        return answer
+
+
+def alternate(programs: Sequence[Callable[[], Measured]], rounds: int) -> list[list[Measured]]:
+    """Measure programs in turns, whose order alternates; returns the samples of each round."""
+    measured = []
+    for number in range(rounds):
+        samples = []
+        for program in programs if number % 2 == 0 else reversed(programs):
+            time.sleep(PAUSE_SECONDS)
+            samples.append(program())
+        measured.append(samples if number % 2 == 0 else samples[::-1])
+    return measured
+
+
+def compare(
+    ours: Subject, peers: Sequence[Subject], workload: Workload, rounds: int
+) -> Iterator[tuple[Subject, dict[str, Any]]]:
+    """Measure this project against each peer in turn; a peer that is unavailable is skipped.
+
+    Yields:
+      each measured peer and its figures.
+    """
+    log(f"preparing {ours.name}")
+    try:
+        with Worker(ours, workload) as our_worker:
+            for peer in peers:
+                log(f"measuring {peer.name}")
+                try:
+                    with Worker(peer, workload) as worker:
+                        measured = alternate([our_worker.sample, worker.sample], rounds)
+                except Unavailable as reason:
+                    log(f"{peer.name} is skipped: {reason}")
+                    continue
+                about = {f"peer_{name}": value for name, value in worker.about.items()}
+                yield peer, our_worker.about | about | summarize(measured)
+    except Unavailable as reason:
+        raise InputError(f"{ours.name} cannot be measured: {reason}") from None
+
+
+def summarize(rounds: Sequence[Sequence[Sample]]) -> dict[str, Any]:
+    """Return medians and quartiles: milliseconds, and the speedup within each round.
+
+    A round is a sample of this project and one of a peer, one right after the other.
+    """
+    figures: dict[str, Any] = {
+        **spread("speedup", [peer.seconds / ours.seconds for ours, peer in rounds]),
+        **spread("ms", [ours.seconds * 1e3 for ours, _ in rounds]),
+        **spread("peer_ms", [peer.seconds * 1e3 for _, peer in rounds]),
+    }
+    for prefix, samples in zip(("", "peer_"), zip(*rounds, strict=True), strict=True):
+        for name in ("peak_mib", "device_peak_mib"):
+            figures[prefix + name] = max(getattr(sample, name) for sample in samples)
+    loads = [max(sample.other_load for sample in samples) for samples in rounds]
+    return figures | {"rounds": len(rounds), "other_load": round(statistics.median(loads), 3)}
+
+
+def spread(name: str, values: Sequence[float]) -> dict[str, Any]:
+    """Return the median, and the quartiles, to four digits, interpolated."""
+    three = statistics.quantiles(values, n=4, method="inclusive") if len(values) > 1 else values * 3
+    low, median, high = (float(f"{value:.4g}") for value in three)
+    return {name: median, f"{name}_quartiles": [low, high]}
+
+
+# Options and results.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,8 +200,8 @@ class Options:
     """Workloads, peers and the number of rounds."""
 
     workloads: tuple[str, ...] = ("W1", "W2")
-    """W1 (small model), W2 (the paper's base model), R1 (recurrent, training only), G0, G1 and G2
-    (for IWSLT, base and big, with batches for an accelerator) or several.
+    """W1 (small model), W2 (the paper's base model), R1 (recurrent, training only), G1 and G2 (base
+    and big, with batches for an accelerator) or several.
     """
     against: tuple[str, ...] = dataclasses.field(default=(), metadata={"repeated": True})
     """Path of another checkout of this project to compare with; may be repeated."""
@@ -46,11 +223,7 @@ class Options:
 
 
 def workloads(options: Options, **changes: Any) -> dict[str, Workload]:
-    """Return the chosen workloads by name, with changed fields.
-
-    Raises:
-      InputError: for an unknown name.
-    """
+    """Return the chosen workloads by name, with changed fields."""
     for name in options.workloads:
         if name not in WORKLOADS:
             raise InputError(f"--workloads={name}: choose from {', '.join(WORKLOADS)}")
@@ -102,11 +275,7 @@ def config_of(workload: Workload, overrides: Mapping[str, Any] | None = None) ->
 
 
 def parse_overrides(flag: str, text: str) -> dict[str, Any]:
-    """Parse ``FIELD=VALUE,FIELD=VALUE``; values are Python literals or else text.
-
-    Raises:
-      InputError: if the text has another form.
-    """
+    """Parse ``FIELD=VALUE,FIELD=VALUE``; values are Python literals or else text."""
     overrides: dict[str, Any] = {}
     # A tuple has commas too, but no field name after them.
     for pair in re.split(r",\s*(?=[\w.]*=)", text) if text else ():
@@ -142,11 +311,7 @@ def this_project(options: Options, function: str, workload: Workload, **argument
 def choose(
     options: Options, ours: Subject, peers: Sequence[Subject], workload: Workload
 ) -> list[Subject]:
-    """Return the peers, variants and other checkouts that --only matches.
-
-    Raises:
-      InputError: for a pattern that matches none, or an invalid variant.
-    """
+    """Return the peers, variants and other checkouts that --only matches."""
     every = list(peers)
     for text in options.variant:
         name, _, fields = text.partition(":")
@@ -174,8 +339,8 @@ def measure(
     peers: Sequence[Subject],
     workload: Workload,
     about: Mapping[str, Any],
-) -> list[dict[str, Any]]:
-    """Compare with each chosen peer; print one JSON object per result and return all.
+) -> None:
+    """Compare with each chosen peer; print one JSON object per result.
 
     Args:
       options: options of the benchmark.
@@ -184,9 +349,8 @@ def measure(
       workload: the measured workload.
       about: further facts for the results, for example the workload's name.
     """
-    results = []
     chosen = choose(options, ours, peers, workload)
-    for peer, figures in compare(ours, chosen, workload, options.rounds, log):
+    for peer, figures in compare(ours, chosen, workload, options.rounds):
         result = {
             **about,
             "batch_size": workload.batch_size,
@@ -200,21 +364,9 @@ def measure(
         if figures.get("peak_tflops"):
             # GFLOP per millisecond are TFLOP/s.
             result["utilization"] = about["gflop"] / figures["ms"] / figures["peak_tflops"]
+        low, high = figures["speedup_quartiles"]
+        log(f"{figures['speedup']:.2f} ({low:.2f}..{high:.2f}) times as fast as {peer.name}")
         print(json.dumps(result), flush=True)
-        results.append(result)
-    return results
-
-
-def print_table(results: Sequence[Mapping[str, Any]]) -> None:
-    """Print one result per line on standard error."""
-    table = [["peer", "workload", "speedup", "quartiles", "ms", "peer ms", "threads", "load"]]
-    for result in results:
-        low, high = result["speedup_quartiles"]
-        beams = f", beam {result['beams']}" if "beams" in result else ""
-        cells = [result["peer"], f"{result['workload']}{beams}", f"{result['speedup']:.2f}"]
-        cells += [f"{low:.2f}..{high:.2f}", f"{result['ms']:.4g}", f"{result['peer_ms']:.4g}"]
-        table.append([*cells, str(result.get("peer_threads", "")), f"{result['other_load']:.2f}"])
-    log(formatting.table(table))
 
 
 def log(text: str) -> None:

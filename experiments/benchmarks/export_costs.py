@@ -4,9 +4,9 @@
 python -m experiments.benchmarks.export_costs --workdir=runs/m30k --source=val.en --target=val.de
 
 Every system translates the same sentences, in turns, so that what slows the machine down affects
-all. The time is the median of the turns, without loading and compiling. The table is printed as
-Markdown; the last line on standard output is one JSON object with all figures, the signature of
-BLEU, and for every system the share of sentences that float32 here translates in the same way.
+all. The time is the median of the turns, without loading and compiling. Standard output has one
+JSON object per system and number of beams, with the signature of BLEU and the share of sentences
+that float32 here translates in the same way.
 """
 
 import dataclasses
@@ -16,17 +16,16 @@ import pathlib
 import statistics
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 
-from experiments.benchmarks.worker import fastest
+from experiments.benchmarks.comparison import alternate
+from experiments.benchmarks.worker import fastest, seconds_of
 from experiments.cli import command_line
 from experiments.cli.scored_pairs import ScoredPairs
 from experiments.cli.weights import Weights
-from experiments.console.formatting import byte_size
 from transformer import trained_model
 from transformer.cores import num_cores
 from transformer.interop import ctranslate2_export, export_limits
@@ -53,26 +52,16 @@ class Options(ScoredPairs, Weights):
 
 
 def run(options: Options) -> None:
-    """Load every system, let them translate in turns, and print the table."""
+    """Load every system, let them translate in turns, and print the figures."""
     bleu = options.bleu_options(options.config)
     split = options.load(options.config.data).first(options.sentences or sys.maxsize)
     sources, references = split.sources, split.targets
-    results = []
+    about = {"sentences": len(sources), "cores": num_cores(), "rounds": options.rounds}
     with tempfile.TemporaryDirectory() as folder:
         systems = load_systems(options, pathlib.Path(folder), sources[:SAMPLE])
         for beams in options.beams:
-            results += measure(systems, sources, references, beams, options.rounds, bleu)
-    print("| system | size | beams | sentences/s | BLEU [95%] | as float32 here |")
-    print("|---|---|---|---|---|---|")
-    for result in results:
-        low, high = result["bleu_ci"]
-        print(
-            f"| {result['system']} | {byte_size(result['bytes'])} | {result['beams']} "
-            f"| {result['sentences_per_second']:.0f} "
-            f"| {result['bleu']:.1f} [{low:.1f}, {high:.1f}] | {result['equal']:.1%} |"
-        )
-    about = {"sentences": len(sources), "cores": num_cores(), "rounds": options.rounds}
-    print(json.dumps(about | {"results": results}))
+            for result in measure(systems, sources, references, beams, options.rounds, bleu):
+                print(json.dumps(about | result), flush=True)
 
 
 def load_systems(
@@ -152,21 +141,19 @@ def measure(
     for name, (_, translate) in systems.items():
         print(f"preparing {name}, {beams} beams", file=sys.stderr)
         texts[name] = translate(sources, beams)  # compiles
-    seconds: dict[str, list[float]] = {name: [] for name in systems}
-    for turn in range(rounds):
-        order = list(systems)
-        for name in order if turn % 2 == 0 else reversed(order):
-            began = time.perf_counter()
-            systems[name][1](sources, beams)
-            seconds[name].append(time.perf_counter() - began)
+    searches = [
+        functools.partial(seconds_of, functools.partial(translate, sources, beams))
+        for _, translate in systems.values()
+    ]
+    seconds = zip(*alternate(searches, rounds), strict=True)
     first = texts[next(iter(systems))]
     results = []
-    for name, (size, _) in systems.items():
+    for (name, (size, _)), times in zip(systems.items(), seconds, strict=True):
         scores = corpus_scores(texts[name], references, **bleu_options)
         equal = sum(one == other for one, other in zip(texts[name], first, strict=True))
         result = {"system": name, "bytes": size, "beams": beams, "equal": equal / len(first)}
-        result["sentences_per_second"] = len(sources) / statistics.median(seconds[name])
-        result["seconds"] = seconds[name]
+        result["sentences_per_second"] = len(sources) / statistics.median(times)
+        result["seconds"] = times
         names = ("bleu", "bleu_ci", "bleu_signature")
         results.append(result | {key: scores[key] for key in names})
     return results

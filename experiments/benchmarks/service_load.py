@@ -19,7 +19,6 @@ import itertools
 import json
 import os
 import socket
-import statistics
 import subprocess
 import sys
 import time
@@ -28,6 +27,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from experiments.benchmarks.comparison import spread
 from experiments.cli import command_line
 from experiments.cli.weights import Weights
 from experiments.data import registry, text_files
@@ -50,15 +50,12 @@ class Options(Weights):
     """Send requests for this time, at --per_second."""
     per_second: float = 20.0
     """Requests per second, with --seconds."""
-    server_flags: tuple[str, ...] = ()
-    """Flags of the service, without '--'."""
 
 
 def run(options: Options) -> None:
     """Measure and print."""
     sentences = _sentences(options)
-    flags = [f"--{flag}" for flag in options.server_flags]
-    with _service(f"--workdir={options.workdir}", *flags) as address:
+    with _service(f"--workdir={options.workdir}") as address:
         if options.seconds:
             _soak(address, sentences, options)
         else:
@@ -198,7 +195,7 @@ def _compare(address: str, sentences: list[str], options: Options) -> None:
     milliseconds = 1000 / (options.rounds * len(sentences))
     result = {
         "program": "translate",
-        **_spread("per_second", rates["translate"]),
+        **spread("per_second", rates["translate"]),
         "cpu_ms": round(milliseconds * cpu["translate"], 3),
         "load": round(os.getloadavg()[0], 1),
     }
@@ -215,8 +212,8 @@ def _compare(address: str, sentences: list[str], options: Options) -> None:
         "lost": sum(reply.status != 200 for reply in replies),
         "unlike_translate": sum(reply.text != expected[reply.sentence] for reply in replies),
         "compilations": gains["transformer_compilations_total"],
-        **_spread("per_second", rates["service"]),
-        **_spread("share_of_translate", [ours / alone for ours, alone in pairs]),
+        **spread("per_second", rates["service"]),
+        **spread("share_of_translate", [ours / alone for ours, alone in pairs]),
         # Of all cores, for each request: independent of other processes on the machine.
         "cpu_ms": round(milliseconds * gains["process_cpu_seconds_total"], 3),
         "client_cpu_ms": round(milliseconds * cpu["service"], 3),
@@ -226,16 +223,6 @@ def _compare(address: str, sentences: list[str], options: Options) -> None:
         "resident_mib": round(after["process_resident_memory_bytes"] / 2**20),
     }
     print(json.dumps(result), flush=True)
-
-
-def _spread(name: str, values: Sequence[float]) -> dict[str, object]:
-    """The median, and the quartiles."""
-    digits = 1 if max(values) >= 10 else 3
-    low, high = np.quantile(values, (0.25, 0.75))
-    return {
-        name: round(statistics.median(values), digits),
-        f"{name}_quartiles": [round(float(low), digits), round(float(high), digits)],
-    }
 
 
 def _soak(address: str, sentences: Sequence[str], options: Options) -> None:

@@ -3,24 +3,21 @@
 
 python -m experiments.benchmarks.training_speed --workloads=W1,W2
 python -m experiments.benchmarks.training_speed --workloads=W1 --dropout=paper --lengths=64,1024
-python -m experiments.benchmarks.training_speed --workloads=W1 \\
-    --train_source=train.en --train_target=train.de
 python -m experiments.benchmarks.training_speed --workloads=R1
 python -m experiments.benchmarks.training_speed --against=../older --only='checkout*'
 
 W1 is a small model, W2 the paper's base model and R1 a recurrent one, beside PyTorch's `nn.LSTM`
-(`workloads.py`). Weights and sentences are random, or the sentences are real text (`real_text.py`).
-This project and each peer take turns, each in a separate process. A figure is the median over the
-rounds, with quartiles; a speedup above 1 means that this project is faster. "matmuls" runs only the
-matmuls of the step: its speedup is the fraction of the step that they take. Peers need
-pip install -e .[bench]; those that are not installed are skipped. Standard output has one JSON
-object per result, standard error a table.
+(`workloads.py`). Weights and sentences are random. This project and each peer take turns, each in a
+separate process. A figure is the median over the rounds, with quartiles; a speedup above 1 means
+that this project is faster. "matmuls" runs only the matmuls of the step: its speedup is the
+fraction of the step that they take. Peers need pip install -e .[bench]; those that are not
+installed are skipped. Standard output has one JSON object per result.
 """
 
 import dataclasses
-from typing import Any, Literal
+from typing import Literal
 
-from experiments.benchmarks import comparison, real_text
+from experiments.benchmarks import comparison
 from experiments.benchmarks.comparison import config_of, program
 from experiments.benchmarks.workloads import Workload
 from experiments.cli import command_line
@@ -29,18 +26,18 @@ from experiments.planning.costs import step_flops
 from transformer.models import protocol
 
 TOKENS = 2048
-"""Source and target tokens of a batch of given lengths or of real text, without `--tokens`."""
+"""Source and target tokens of a batch of given lengths, without `--tokens`."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Options(real_text.Options, comparison.Options):
+class Options(comparison.Options):
     """The comparison, and its batches."""
 
     lengths: tuple[int, ...] | None = None
     """Source and target lengths."""
     tokens: int | None = None
     """Source and target tokens of a batch. By default those of the workload, or 2,048 with
-    --lengths or real text.
+    --lengths.
     """
     dropout: Literal["inner", "paper"] = "inner"
     """inner: also on attention weights and inside feed-forward networks, as in PyTorch's layers.
@@ -51,16 +48,8 @@ class Options(real_text.Options, comparison.Options):
 def run(options: Options) -> None:
     """Measure and print."""
     require_at_least(1, tokens=options.tokens)
-    results = []
     for name, workload in _workloads(options).items():
-        if options.train_source or options.train_target:
-            batch_size = max((options.tokens or TOKENS) // real_text.BUCKETS[-1], 1)
-            workload = dataclasses.replace(workload, batch_size=batch_size)
-            with real_text.prepared(workload, options) as (workload, path):
-                results += _measure_text(options, name, workload, path)
-        else:
-            results += _measure_batch(options, name, workload)
-    comparison.print_table(results)
+        _measure(options, name, workload)
 
 
 def _workloads(options: Options) -> dict[str, Workload]:
@@ -82,7 +71,7 @@ def _workloads(options: Options) -> dict[str, Workload]:
     }
 
 
-def _measure_batch(options: Options, name: str, workload: Workload) -> list[dict[str, Any]]:
+def _measure(options: Options, name: str, workload: Workload) -> None:
     ours = comparison.this_project(options, "training", workload)
     dtypes = options.peer_dtypes or ("float32", "bfloat16")
     is_transformer = workload.family == "transformer"
@@ -99,19 +88,7 @@ def _measure_batch(options: Options, name: str, workload: Workload) -> list[dict
     model = protocol.build(config_of(workload, ours.options["overrides"]).model)
     flops = step_flops(model, workload.batch_size, workload.source_length)
     about = {"benchmark": "training", "workload": name, "gflop": round(flops / 1e9, 1)}
-    return comparison.measure(options, ours, peers, workload, about)
-
-
-def _measure_text(
-    options: Options, name: str, workload: Workload, path: str
-) -> list[dict[str, Any]]:
-    ours = comparison.this_project(options, "training_text", workload, path=path)
-    peers = [
-        program(f"PyTorch eager {dtype}", "pytorch.training", dtype=dtype, path=path)
-        for dtype in options.peer_dtypes or ("float32", "bfloat16")
-    ]
-    about = {"benchmark": "training text", "workload": name, "unit": "1,000 target tokens"}
-    return comparison.measure(options, ours, peers, workload, about)
+    comparison.measure(options, ours, peers, workload, about)
 
 
 if __name__ == "__main__":

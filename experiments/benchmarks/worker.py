@@ -3,7 +3,7 @@
 
 python -m experiments.benchmarks.worker MODULE.FUNCTION '{"workload": {...}, ...}'
 
-Started by `alternating.Worker`, possibly in another checkout: both sides keep to this protocol. The
+Started by `comparison.Worker`, possibly in another checkout: both sides keep to this protocol. The
 function returns a `Program`. The worker writes one JSON line to standard output when it is ready
 and one for every line that it reads; what libraries print goes to standard error.
 """
@@ -87,7 +87,7 @@ def calls_per_sample(program: Program) -> int:
 
 
 def take_sample(program: Program, calls: int) -> dict[str, Any]:
-    """Return the fields of an `alternating.Sample`."""
+    """Return the fields of a `comparison.Sample`."""
     for _ in range(WARM_CALLS):
         program.call()
     busy, local = busy_seconds(), cpu_seconds()

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Model sizes and batches that are measured, the same for this project and its peers.
 
-Sentences are random or those of a tokenized `Text`. No framework is imported here, because every
+Sentences are random, or those of a tokenized `Text`. No framework is imported here, because every
 measured program runs in a separate process.
 """
 
@@ -19,8 +19,6 @@ TEXT, TOKENIZER = "text.json", "tokenizer.model"
 """Files of a prepared text."""
 Sentences = list[list[int]]
 """Token ids of each sentence, EOS included."""
-Batch = tuple[np.ndarray, np.ndarray]
-"""Token ids of sources and targets."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,10 +44,9 @@ class Workload:
     al. 2014). They have no heads and no feed-forward networks.
     """
     buckets: tuple[int, ...] = ()
-    """Batch lengths of this project where sentences are real text; shorter batches have more rows.
-    """
+    """Batch lengths of this project where sentences are real text."""
 
-    def token_ids(self) -> Batch:
+    def token_ids(self) -> tuple[np.ndarray, np.ndarray]:
         """Return random int32 sources `[B, S]` and targets `[B, T]`, distributed by Zipf's law."""
         generator = np.random.default_rng(0)
         choices = self.vocab_size - NUM_SPECIAL_IDS
@@ -65,24 +62,20 @@ WORKLOADS = {
     # Layers, d_model, heads, d_ff, vocabulary; sentences, source and target lengths.
     "W1": Workload(3, 256, 4, 1024, 8_000, 64, 24, 24),
     "W2": Workload(6, 512, 8, 2048, 32_000, 32, 32, 32),
-    "G0": Workload(6, 512, 4, 1024, 10_000, 128, 32, 32),
     "G1": Workload(6, 512, 8, 2048, 37_000, 384, 64, 64),
     "G2": Workload(6, 1024, 16, 4096, 37_000, 384, 64, 64),
     "R1": Workload(2, 256, 0, 0, 8_000, 64, 24, 24, family="recurrent"),
 }
 """For CPUs a small model (W1), the paper's base model with a vocabulary of 32,000 (W2) and a small
-recurrent one (R1); for accelerators the model for IWSLT 2014 with 4,096 tokens a side, the batch of
-`configs/iwslt14_deen.py` (G0), and the paper's base and big models with its vocabulary and 24,576
+recurrent one (R1); for accelerators the paper's base and big models with its vocabulary and 24,576
 tokens a side, about its batch (G1, G2).
 """
 
 
 @dataclasses.dataclass(frozen=True)
 class Text:
-    """Tokenized sentence pairs to train on, and lines to translate."""
+    """Lines to translate, and their tokens."""
 
-    sources: Sentences
-    targets: Sentences
     lines: list[str]
     line_ids: Sentences
 
@@ -94,26 +87,6 @@ class Text:
     def load(cls, path: str | pathlib.Path) -> "Text":
         """Read a file that `save` wrote."""
         return cls(**json.loads(pathlib.Path(path).read_text(encoding="utf-8")))
-
-
-def training_batches(workload: Workload, text: Text | None) -> list[Batch]:
-    """Return the batches that a peer trains on.
-
-    The pairs of a text are sorted by length; a batch has as many tokens as that of the workload.
-    """
-    if text is None:
-        return [workload.token_ids()]
-    tokens = workload.batch_size * workload.target_length
-    pairs = sorted(
-        zip(text.sources, text.targets, strict=True),
-        key=lambda pair: (max(map(len, pair)), *map(len, pair)),
-    )
-    batches: list[list[tuple[list[int], list[int]]]] = [[]]
-    for pair in pairs:
-        if batches[-1] and max(map(len, pair)) * (len(batches[-1]) + 1) > tokens:
-            batches.append([])
-        batches[-1].append(pair)
-    return [tuple(map(pad, zip(*batch, strict=True))) for batch in batches]
 
 
 def translation_batches(workload: Workload, text: Text | None) -> list[tuple[Sentences, int]]:

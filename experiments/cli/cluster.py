@@ -38,11 +38,7 @@ class Cluster:
 
 @contextlib.contextmanager
 def joined(cluster: Cluster) -> Iterator[None]:
-    """Join the other processes, if there are any.
-
-    Raises:
-      InputError: when the options are incomplete or the other processes cannot be reached.
-    """
+    """Join the other processes, if there are any."""
     given = [each is not None for each in (cluster.coordinator, cluster.processes, cluster.process)]
     if not (cluster.distributed or any(given)):
         yield

@@ -56,11 +56,7 @@ def run(main: Callable[[Any], int | None], config_from: ConfigFrom, options: typ
 
 
 def require_one_line(name: str, text: str) -> None:
-    """Reject text that is not one line of UTF-8.
-
-    Raises:
-      InputError: naming the flag, and the byte that is not UTF-8.
-    """
+    """Reject text that is not one line of UTF-8."""
     try:
         text.encode()
     except UnicodeEncodeError as error:

@@ -81,9 +81,6 @@ def override(config: Config, arguments: Sequence[str]) -> tuple[Config, list[str
 
     Returns:
       The validated config and the other arguments.
-
-    Raises:
-      InputError: for an unknown field or an invalid value.
     """
     family = _overrides(arguments).get("model.family", config.model.family)
     if family != config.model.family:
@@ -148,9 +145,6 @@ def load_config_file(flag: str) -> Config:
 
     A file ``.json`` is the ``config.json`` of a workdir. Any other file defines ``get_config()``,
     or ``get_config(argument)``.
-
-    Raises:
-      InputError: when the file is missing, defines no such function, or it returns no `Config`.
     """
     path, colon, argument = flag.partition(":")
     if not pathlib.Path(path).is_file():

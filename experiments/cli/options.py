@@ -57,11 +57,7 @@ def read(options: type[Options], **given: Any) -> Options:
 
 
 def parse_integers(flag: str, texts: typing.Sequence[str]) -> tuple[int, ...]:
-    """Parse the values of a list flag.
-
-    Raises:
-      InputError: for a value that is not a whole number of at least 1, and for no value.
-    """
+    """Parse the values of a list flag."""
     if not texts:
         raise InputError(f"--{flag}= is empty; give whole numbers, separated by commas")
     for text in texts:
@@ -78,9 +74,6 @@ def require_at_least(least: int, **numbers: int | None) -> None:
     Args:
       least: the limit.
       numbers: value of each flag by its name.
-
-    Raises:
-      InputError: naming the flag.
     """
     for flag, number in numbers.items():
         if number is not None and number < least:
@@ -88,11 +81,7 @@ def require_at_least(least: int, **numbers: int | None) -> None:
 
 
 def output_file(path: str | None, suffix: str = "") -> epath.Path:
-    """The path of ``--output``, checked before anything is computed.
-
-    Raises:
-      InputError: when it is missing, a directory, or in a folder that does not exist.
-    """
+    """The path of ``--output``, checked before anything is computed."""
     if not path:
         raise InputError(f"missing --output=FILE{suffix}")
     output = paths.reachable(path)

@@ -81,17 +81,6 @@ def experiment_of_lengths(
         return TokenSequences(np.broadcast_to(_TOKEN, offsets[-1]), offsets)
 
     corpora = [(weight, TokenCorpus(side(left), side(right))) for weight, left, right in mixture]
-    return experiment_of_corpora(config, vocabularies, corpora)
-
-
-def experiment_of_corpora(
-    config: Config, vocabularies: Vocabularies | None, corpora: Sequence[tuple[float, TokenCorpus]]
-) -> compose.Experiment:
-    """Compose an experiment on tokenized corpora, each with its weight, without validation.
-
-    Raises:
-      InputError: if no sentence pair is left, or devices or micro-batches do not fit.
-    """
     batches = Batches(
         corpora, config.data, config.training.seed, pad_id=config.model.special_ids.pad
     )

@@ -27,8 +27,6 @@ class Options:
 
     workdirs: tuple[str, ...] | None = None
     """Directories written by train: A,B,..."""
-    names: tuple[str, ...] | None = None
-    """Names of the curves; by default those of the workdirs."""
     score: str = "nll"
     """Validation score: nll, bleu, perplexity, ..."""
     output: str = "curves.png"
@@ -39,17 +37,10 @@ def run(options: Options) -> str:
     """Draw one curve for each workdir; returns the path of the picture."""
     if not options.workdirs:
         raise InputError("missing --workdirs=A,B,...: the directories of the trainings to draw")
-    workdirs = [paths.absolute(path) for path in options.workdirs]
-    names = options.names or [path.name for path in workdirs]
-    if len(names) != len(workdirs) or len({*names}) < len(names):
-        raise InputError(
-            f"--names={','.join(names)} must be {len(workdirs)} different names, one for each of "
-            "--workdirs"
-        )
-    score, each = options.score, zip(names, workdirs, strict=True)
+    score = options.score
     label = {"nll": "NLL", "bleu": "BLEU"}.get(score, score)
     figure = figures.plot_curves(
-        {name: learning_curve(workdir, score) for name, workdir in each},
+        {name: learning_curve(paths.absolute(name), score) for name in options.workdirs},
         x_label="millions of target tokens, padding included",
         y_label=label + (", nats per token" if score == "nll" else ""),
         title=f"{label} on the validation text",
@@ -63,11 +54,7 @@ def main(options: Options) -> None:
 
 
 def learning_curve(workdir: epath.Path, score: str) -> tuple[list[float], list[float]]:
-    """Millions of tokens before each validation of a training, and the scores; NaN if missing.
-
-    Raises:
-      InputError: when nothing was validated there yet, or not with this score.
-    """
+    """Millions of tokens before each validation of a training, and the scores; NaN if missing."""
     metrics = workdir / workdir_files.METRICS
     if not metrics.exists():
         raise InputError(f"{metrics} does not exist; --workdirs takes directories of `train`")

@@ -79,11 +79,7 @@ class TwinAnalysis:
 
 
 def analyze(translator: Translator) -> TwinAnalysis:
-    """Translate both sentences, choose the head, and patch every site of the encoder.
-
-    Raises:
-      InputError: when both translations have the same pronoun, or none.
-    """
+    """Translate both sentences, choose the head, and patch every site of the encoder."""
     tired, wide = (_twin(translator, SENTENCE.format(adjective)) for adjective in ADJECTIVES)
     if tired.pronoun == wide.pronoun:
         raise InputError(
@@ -128,11 +124,7 @@ def _twin(translator: Translator, source: str) -> Twin:
 def choose(
     first: Float[np.ndarray, "L N S"], second: Float[np.ndarray, "L N S"]
 ) -> tuple[int, int]:
-    """Layer and head whose two rows differ most, by total variation distance.
-
-    Raises:
-      InputError: when every head reads the same in both sentences.
-    """
+    """Layer and head whose two rows differ most, by total variation distance."""
     distance = np.abs(first - second).sum(-1) / 2  # [L, N]
     if not distance.any():
         raise InputError("every head reads the same in both sentences; check that they differ")

@@ -23,13 +23,6 @@ def load(seed: int = 0, folder: str | os.PathLike = "runs") -> Translator:
     Its workdir is ``<folder>/pronouns_small_<seed>``, which every app can read. The first call
     trains for about a minute of processor time, with its log on standard error. A training that was
     interrupted continues from its last checkpoint. Other processes wait.
-
-    Args:
-      seed: seed of the parameters, of dropout and of the order of the sentences.
-      folder: folder on this machine; created if missing.
-
-    Raises:
-      InputError: when the workdir cannot be written, is damaged, or holds another config's model.
     """
     config = pronouns_small.get_config()
     config = config.replace(training=config.training.replace(seed=seed))

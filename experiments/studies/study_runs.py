@@ -1,16 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The trainings of a study: named configs, each trained once and scored once.
+"""The trainings of a study: named configs, each trained once and scored once, a row for each.
 
 Everything is kept in the workdir of its training, so a study that was stopped continues, and a
-study with more trainings runs only those that are new.
+study with more trainings runs only those that are new. The rows have the form of
+``docs/results/*.json``, from which ``scripts/results_tables.py`` makes tables.
 """
 
 import contextlib
 import dataclasses
 import json
+import pathlib
+import platform
+import re
+import shlex
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import jax
@@ -26,7 +31,10 @@ from experiments.studies.cache import cached, digest_of
 from experiments.training import compose
 from transformer.checkpoints import workdir_files
 from transformer.config import Config, ModelConfig
+from transformer.cores import num_cores
+from transformer.errors import InputError
 from transformer.models import protocol
+from transformer.provenance import provenance
 
 Outcome = TypeVar("Outcome")
 
@@ -61,12 +69,8 @@ def share(
 ) -> dict[str, Outcome]:
     """Call a function for each name; processes that do this at the same time divide the names.
 
-    Names that another process works on come last, and this process waits for them.
-
-    Args:
-      task: keeps its result, so another call with the same name only returns it.
-      names: arguments of the calls.
-      folder: local directory, which gets a directory of locks.
+    The function keeps its results, so that another call with the same name only returns one. Names
+    that another process works on, by the locks in `folder`, come last, and this process waits.
     """
     names, outcomes = list(names), {}
     for waiting in (False, True):
@@ -93,11 +97,7 @@ def scored(
 ) -> dict[str, Any]:
     """The scores of a trained workdir, computed once for these weights, options and texts.
 
-    Args:
-      directory: the workdir, which keeps the scores.
-      test_set: sentence pairs and variant of BLEU.
-      measures: returns further scores.
-      **weights: fields of `Weights`, such as ``average``.
+    Further scores are those of `measures`; `weights` are fields of `Weights`, such as ``average``.
     """
     fields = {each.name: getattr(test_set, each.name) for each in dataclasses.fields(ScoredPairs)}
     options = evaluate.Options(workdir=str(directory), **fields, **weights)
@@ -128,12 +128,7 @@ class StepMeasurement(NamedTuple):
 
 
 def measure_step(config: Config, folder: epath.Path) -> StepMeasurement:
-    """Time the first training steps of a config on this machine, once for each config.
-
-    Args:
-      config: config of the training.
-      folder: directory that keeps the measurements.
-    """
+    """Time the first training steps of a config on this machine, once for each config."""
     key = digest_of(config, WARMUP_STEPS, TIMED_STEPS)
 
     def compute() -> dict[str, float]:
@@ -169,3 +164,75 @@ def with_fields(config: Config, fields: Mapping[str, Any]) -> Config:
         groups.setdefault(group, {})[name] = value
     changed = {group: getattr(config, group).replace(**groups[group]) for group in groups}
     return config.replace(**changed)
+
+
+# The rows of a study.
+
+
+def row_of(result: Mapping[str, Any], scores: Mapping[str, Any], **about: Any) -> dict[str, Any]:
+    """The row of one training: what distinguishes it, and its size, time and `rounded` scores."""
+    size = {"parameters": result["parameters"], "steps": result["step"]}
+    return {**about, **size, "minutes": round(result["seconds"] / 60, 1), "scores": scores}
+
+
+def rounded(scores: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    """Scores as a row has them: a list with the interval if there is one, and shares in percent."""
+    values: dict[str, Any] = {}
+    for name in names:
+        if f"{name}_ci" in scores:
+            values[name] = [round(each, 1) for each in (scores[name], *scores[f"{name}_ci"])]
+        elif name in ("nll", "bleu"):
+            values[name] = round(scores[name], 4)
+        else:
+            values[name] = round(100 * scores[name], 2)
+    return values
+
+
+def write_rows(output: epath.Path, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Write ``NAME.json``: the rows, and the circumstances that they share."""
+    command = shlex.join(["python", *sys.orig_argv[1:]])
+    about = {"machine": machine(), "command": command, "provenance": provenance()}
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+        workdir_files.write_json(output / f"{name}.json", {"circumstances": about, "runs": rows})
+    except OSError as error:
+        raise InputError(
+            f"--output={output} cannot be written ({error.strerror}); name another directory"
+        ) from None
+
+
+def print_rows(rows: Iterable[Mapping[str, Any]]) -> None:
+    """Print a JSON object for each row."""
+    print(*map(json.dumps, rows), sep="\n")
+
+
+def machine() -> str:
+    """The devices that this process computes on, for example ``2 cores of AMD EPYC``."""
+    device = jax.devices()[0]
+    if device.platform != "cpu":
+        return f"{jax.device_count()} x {device.device_kind}"
+    name = platform.processor() or platform.machine()
+    information = pathlib.Path("/proc/cpuinfo")  # not on every system
+    if information.exists():
+        found = re.search(r"^model name\s*:\s*(.+)$", information.read_text(), re.MULTILINE)
+        name = found[1] if found else name
+    cores = num_cores()
+    return f"{cores} {'core' if cores == 1 else 'cores'} of {name}"
+
+
+# The flags of a study.
+
+
+def checked_names(flag: str, names: Sequence[str], known: Sequence[str]) -> list[str]:
+    """The names of a list flag; all known ones if none is given."""
+    for name in names or ():
+        if name not in known:
+            raise InputError(f"--{flag} has {name!r}, but must be of {', '.join(known)}")
+    return list(names or known)
+
+
+def checked_seeds(texts: Sequence[str]) -> list[int]:
+    """The seeds of ``--seeds``."""
+    if not texts or not all(text.isdecimal() for text in texts):
+        raise InputError(f"--seeds={','.join(texts)} must be whole numbers: 0,1,2")
+    return [*map(int, texts)]

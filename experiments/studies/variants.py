@@ -4,9 +4,8 @@
 python -m experiments.studies.variants --runs=runs/variants --output=runs/variants
 
 The variants are those of experiments/configs/pronouns_variants.py. Each has a workdir RUNS/NAME,
-which every app reads. OUTPUT gets the table variants.md, its numbers variants.json, and the picture
-variants.png. Repeat the command to continue: what is trained is not trained again. A variant takes
-3 to 5 minutes on two CPU cores.
+which every app reads, and a row of OUTPUT/variants.json; the rows are printed. Repeat the command
+to continue: what is trained is not trained again. A variant takes 3 to 5 minutes on two CPU cores.
 """
 
 import dataclasses
@@ -16,21 +15,8 @@ from experiments.cli import command_line
 from experiments.cli.options import require_at_least
 from experiments.cli.scored_pairs import ScoredPairs
 from experiments.configs import pronouns_variants
-from experiments.studies import study_runs, study_tables
-from experiments.studies.study_tables import Column
+from experiments.studies import study_runs
 from transformer import paths
-from transformer.inspection import figures
-
-COLUMNS = (
-    Column("variant", "variant"),
-    Column("changed fields", "fields"),
-    Column("parameters", "parameters", "{:,}"),
-    Column("pronoun accuracy, test", "test_pronoun_accuracy", "{:.1%}"),
-    Column("pronoun accuracy, unseen noun pairs", "test_unseen_pronoun_accuracy", "{:.1%}"),
-    Column("exact match, test", "test_exact_match", "{:.1%}"),
-    Column("NLL, test", "test_nll", "{:.4f}"),
-    Column("seconds", "seconds", "{:.0f}"),
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,7 +26,7 @@ class Options:
     runs: str = "runs/variants"
     """Directory of the workdirs, one per variant."""
     output: str = "runs/variants"
-    """Directory of table and picture."""
+    """Directory of the rows."""
     variants: tuple[str, ...] | None = None
     """Names of variants: A,B,...; all by default."""
     steps: int | None = None
@@ -50,33 +36,20 @@ class Options:
 
 
 def run(options: Options) -> list[dict[str, Any]]:
-    """Train and score; write the table after every variant, and return its rows."""
+    """Train and score; write the rows after every variant, and return them."""
     require_at_least(1, steps=options.steps)
     require_at_least(0, seed=options.seed)
-    names = study_tables.checked_names(
-        "variants", options.variants, list(pronouns_variants.VARIANTS)
-    )
-    output, rows = paths.absolute(options.output), []
-    for name in names:
+    known = list(pronouns_variants.VARIANTS)
+    rows = []
+    for name in study_runs.checked_names("variants", options.variants, known):
         rows.append(row_of(name, options))
-        study_tables.write_table(output, "variants", COLUMNS, rows)
-        figure = study_tables.picture(
-            "Pronoun accuracy of variants of the Transformer, one training each",
-            [row["variant"] for row in rows],
-            {
-                "test": [row["test_pronoun_accuracy"] for row in rows],
-                "unseen pairs": [row["test_unseen_pronoun_accuracy"] for row in rows],
-            },
-            beside={"parameters": [f"{row['parameters']:,}" for row in rows]},
-            lowest=0.5,
-        )
-        figures.save(figure, output / "variants.png")
+        study_runs.write_rows(paths.absolute(options.output), "variants", rows)
     return rows
 
 
 def main(options: Options) -> None:
-    """Print the table."""
-    print(study_tables.markdown(COLUMNS, run(options)), end="")
+    """Print the rows."""
+    study_runs.print_rows(run(options))
 
 
 def row_of(name: str, options: Options) -> dict[str, Any]:
@@ -87,18 +60,13 @@ def row_of(name: str, options: Options) -> dict[str, Any]:
         changes |= {"training.steps": options.steps, "training.validate_every": options.steps}
     config = study_runs.with_fields(pronouns_variants.get_config(name), changes)
     result = study_runs.trained(config, directory)
-    row = {
-        "variant": name,
-        "fields": ", ".join(f"{k}={v}" for k, v in pronouns_variants.VARIANTS[name].items()),
-        "parameters": result["parameters"],
-        "seconds": result["seconds"],
-        "steps": result["step"],
-    }
-    for split in ("test", "test_unseen"):
-        scores = study_runs.scored(directory, ScoredPairs(split))
-        for measure in ("pronoun_accuracy", "exact_match", "nll", "bleu"):
-            row[f"{split}_{measure}"] = scores[measure]
-    return row
+    test, unseen = (
+        study_runs.scored(directory, ScoredPairs(split)) for split in ("test", "test_unseen")
+    )
+    scores = study_runs.rounded(test, "pronoun_accuracy", "exact_match", "nll")
+    [accuracy] = study_runs.rounded(unseen, "pronoun_accuracy").values()
+    scores["pronoun_accuracy_unseen"] = accuracy
+    return study_runs.row_of(result, scores, variant=name, seed=options.seed)
 
 
 if __name__ == "__main__":

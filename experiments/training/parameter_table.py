@@ -13,11 +13,7 @@ _LAYER = re.compile(r"layer_(\d+)")
 
 
 def parameter_table(state: TrainState) -> str:
-    """One line per parameter; equal layers share one, such as ``encoder/layer_{0..5}/...``.
-
-    Args:
-      state: arrays or `jax.ShapeDtypeStruct`, each with a `NamedSharding`.
-    """
+    """One line per parameter; equal layers share one, such as ``encoder/layer_{0..5}/...``."""
     leaves = jax.tree_util.tree_leaves_with_path(state.params)
     # (name with layer_*, shape, dtype, sharding, bytes) -> layers with this parameter
     layers: dict[tuple[str, ...], list[int]] = {}

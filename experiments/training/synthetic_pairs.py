@@ -175,11 +175,7 @@ def mixture(
 ) -> dict[str, object]:
     """The fields ``data.direction`` and ``data.mixture`` of a training on the pairs.
 
-    Args:
-      data: data config of the model that translated, whose corpora are read too.
-      output: directory of the pairs.
-      weight: weight of the pairs.
-      forward: see `direction`.
+    It reads the corpora of `data`, the data config of the model that translated, too.
     """
     name, source, target = direction(data, forward=forward)
     corpora = data.mixture or (data.dataset,)
@@ -196,9 +192,7 @@ def mixture(
 def direction(data: DataConfig, *, forward: bool = False) -> tuple[str, str, str]:
     """The direction of a training on the pairs, and the names of its source and target.
 
-    Args:
-      data: data config of the model that translated.
-      forward: the training has the direction of that model, not the other one.
+    With `forward` it is the direction of the model that translated, not the other one.
     """
     if data.direction not in ("forward", "backward"):
         source, _, target = data.direction.partition("-")
@@ -226,16 +220,7 @@ def dropped_by(
     max_length: int,
     options: PairOptions,
 ) -> Literal["empty", "long", "copied", "ratio", "score"] | None:
-    """The filter that leaves a pair out; None if none does.
-
-    Args:
-      line: text that was translated.
-      translation: its translation.
-      num_tokens: tokens of the line and of the translation, with EOS.
-      log_prob: log-probability of the translation.
-      max_length: maximum number of tokens of a side, as in training.
-      options: limits of the ratio and of the score.
-    """
+    """The filter that leaves a pair out; None if none does. `num_tokens` of both sides have EOS."""
     if not line.strip() or not translation.strip():
         return "empty"
     if max(num_tokens) > max_length:

@@ -4,7 +4,6 @@
 import dataclasses
 import importlib.util
 import json
-import time
 
 import jax
 import jax.numpy as jnp
@@ -12,16 +11,20 @@ import numpy as np
 import pytest
 
 from experiments.benchmarks import (
-    alternating,
-    attention_memory,
     comparison,
     decoding_speed,
-    start,
     training_speed,
     workloads,
 )
-from experiments.benchmarks.alternating import Sample, Subject, alternate, quartiles, summarize
-from experiments.benchmarks.comparison import config_of, parse_overrides
+from experiments.benchmarks.comparison import (
+    Sample,
+    Subject,
+    alternate,
+    config_of,
+    parse_overrides,
+    spread,
+    summarize,
+)
 from experiments.benchmarks.programs import this_project
 from experiments.benchmarks.workloads import WORKLOADS, Workload
 from experiments.planning import costs
@@ -65,7 +68,7 @@ def test_the_paper_has_no_dropout_inside_sublayers():
 
 
 def test_both_are_measured_in_turns_and_either_is_first_equally_often(monkeypatch):
-    monkeypatch.setattr(alternating.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(comparison.time, "sleep", lambda seconds: None)
     order = []
 
     def ours():
@@ -76,8 +79,8 @@ def test_both_are_measured_in_turns_and_either_is_first_equally_often(monkeypatc
         order.append("peer")
         return Sample(2.0, 0.0)
 
-    rounds = alternate(ours, peer, 4)
-    assert rounds == [(Sample(1.0, 0.0), Sample(2.0, 0.0))] * 4
+    rounds = alternate([ours, peer], 4)
+    assert rounds == [[Sample(1.0, 0.0), Sample(2.0, 0.0)]] * 4
     assert order == ["ours", "peer", "peer", "ours"] * 2
 
 
@@ -93,8 +96,8 @@ def test_the_speedup_is_the_median_over_rounds_and_not_the_ratio_of_medians():
 
 
 def test_quartiles_are_interpolated():
-    assert quartiles([4.0, 1.0, 3.0, 2.0]) == (1.75, 2.5, 3.25)
-    assert quartiles([7.0]) == (7.0, 7.0, 7.0)
+    assert spread("ms", [4.0, 1.0, 3.0, 2.0]) == {"ms": 2.5, "ms_quartiles": [1.75, 3.25]}
+    assert spread("ms", [7.0]) == {"ms": 7.0, "ms_quartiles": [7.0, 7.0]}
 
 
 # Options and results.
@@ -127,7 +130,6 @@ def test_overrides_are_config_fields():
         (decoding_speed, {"workloads": ["R1"]}, "its peer does not decode; choose from W1, W2"),
         (decoding_speed, {"against": ["a"], "only": ["Sockeye*"]}, "checkout a"),
         (decoding_speed, {"lines": "a"}, "--train_source=FILE is missing"),
-        (attention_memory, {"kernels": ["no"]}, "--kernels=no: choose from einsum, "),
     ],
 )
 def test_invalid_options_are_rejected_with_the_remedy(module, options, message):
@@ -171,7 +173,7 @@ def test_a_result_is_one_line_of_json(capsys, monkeypatch):
     assert (result["batch_size"], result["source_length"], result["target_length"]) == (8, 8, 8)
     assert [each.name for each in chosen[:-1]] == [peer.name, "PyTorch eager bfloat16"]
     assert chosen[-1].batch_size == 8
-    assert "1.90..2.10" in err
+    assert "2.00 (1.90..2.10) times as fast as PyTorch eager float32" in err
 
 
 # Programs.
@@ -239,32 +241,3 @@ def test_the_models_of_pytorch_have_the_parameters_of_this_project(changes, extr
     ours = sum(leaf.size for leaf in jax.tree.leaves(shapes))
     assert sum(parameter.numel() for parameter in peer.parameters()) == ours + extra
     assert peer(*(pytorch.torch.from_numpy(ids.astype(np.int64)) for ids in TINY.token_ids()))
-
-
-# Start-up time.
-
-
-def seconds_of_app(tmp_path, monkeypatch, program, *arguments):
-    """`start.seconds_until` for an app of another package `experiments`."""
-    (tmp_path / "experiments").mkdir()
-    (tmp_path / "experiments" / "app.py").write_text(f"import sys, time\n{program}")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    monkeypatch.chdir(tmp_path)
-    return start.seconds_until(*arguments, str(tmp_path), "app")
-
-
-def test_the_time_to_a_line_ends_with_the_line(tmp_path, monkeypatch):
-    program = "print('other'); print('step 1/9', input(), flush=True); time.sleep(1)"
-    began = time.perf_counter()
-    seconds = seconds_of_app(tmp_path, monkeypatch, program, "stdout", "step 1/9 The book")
-    assert time.perf_counter() - began > seconds + 0.9, "the command ran to its end"
-
-
-@pytest.mark.parametrize(("program", "status"), [("exit('error: no')", 1), ("print('no')", 0)])
-def test_a_command_that_never_prints_the_line_is_an_error(
-    tmp_path, monkeypatch, capfd, program, status
-):
-    program = f"sys.stdout = sys.stderr; {program}"
-    with pytest.raises(InputError, match=f"app ended with status {status} and without a line"):
-        seconds_of_app(tmp_path, monkeypatch, program, "stderr", "step 1/")
-    assert "no" in capfd.readouterr().err

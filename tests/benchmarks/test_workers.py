@@ -12,8 +12,7 @@ import pytest
 from apps import REPOSITORY
 
 from experiments.benchmarks import worker
-from experiments.benchmarks.alternating import Subject, Unavailable, Worker, compare
-from experiments.benchmarks.comparison import program
+from experiments.benchmarks.comparison import Subject, Unavailable, Worker, compare, program
 from experiments.benchmarks.workloads import Workload
 from transformer.errors import InputError
 
@@ -82,19 +81,18 @@ def test_a_worker_that_ends_is_reported_by_name(fake):
 
 
 @pytest.mark.slow
-def test_a_missing_peer_is_skipped_and_the_next_one_measured(fake):
-    messages = []
+def test_a_missing_peer_is_skipped_and_the_next_one_measured(fake, capsys):
     ours = Subject("ours", "fake.sleeping", {"seconds": 0.01})
     missing = Subject("missing", "no_such_module.training")
     slower = Subject("slower", "fake.sleeping", {"seconds": 0.04})
-    [(peer, figures)] = compare(ours, [missing, slower], TINY, 1, messages.append)
+    [(peer, figures)] = compare(ours, [missing, slower], TINY, 1)
     assert peer is slower
     assert figures["speedup"] > 2
     assert figures["peer_batch_size"] == figures["batch_size"] == TINY.batch_size
     reason = "no_such_module is not installed (pip install -e .[bench])"
-    assert f"missing is skipped: {reason}" in messages
+    assert f"missing is skipped: {reason}" in capsys.readouterr().err
     with pytest.raises(InputError, match="missing cannot be measured: no_such_module"):
-        list(compare(missing, [slower], TINY, 1, messages.append))
+        list(compare(missing, [slower], TINY, 1))
 
 
 @pytest.mark.parametrize(
@@ -115,10 +113,10 @@ def test_a_peer_that_cannot_be_imported_is_reported(tmp_path, monkeypatch, error
 def test_termination_stops_the_workers(fake, tmp_path):
     script = (
         "from experiments.cli import process\n"
-        "from experiments.benchmarks import alternating as a, workloads\n"
-        f"ours = a.Subject('ours', 'fake.never_ready', {{'path': {str(tmp_path / 'pid')!r}}})\n"
+        "from experiments.benchmarks import comparison as c, workloads\n"
+        f"ours = c.Subject('ours', 'fake.never_ready', {{'path': {str(tmp_path / 'pid')!r}}})\n"
         "process.prepare()\n"
-        "list(a.compare(ours, [], workloads.WORKLOADS['W1'], 1, print))\n"
+        "list(c.compare(ours, [], workloads.WORKLOADS['W1'], 1))\n"
     )
     running = subprocess.Popen([sys.executable, "-c", script], cwd=REPOSITORY)
     while not (tmp_path / "pid").exists():

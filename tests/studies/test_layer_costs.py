@@ -60,7 +60,7 @@ def test_applying_a_recurrent_layer_to_all_positions_n_times_is_its_loop():
 @pytest.mark.slow
 def test_exponents_are_within_015_of_the_theory_and_paths_are_exact(tmp_path):
     rows = layer_costs.run(layer_costs.Options(output=str(tmp_path)))
-    assert json.loads((tmp_path / "layer_costs.json").read_text()) == rows
+    assert json.loads((tmp_path / "layer_costs.json").read_text())["runs"] == rows
     for layer, row in zip(LAYERS, rows, strict=True):
         assert row["layer"] == layer.name
         expected = dict(zip(("flops_n", "flops_d"), layer.exponents, strict=True))
@@ -75,4 +75,3 @@ def test_exponents_are_within_015_of_the_theory_and_paths_are_exact(tmp_path):
     for layer in (LSTM, BY_NAME["convolutional,"]):
         row = rows[LAYERS.index(layer)]
         assert row["exponents"]["path_n"] == pytest.approx(1, abs=0.15)
-    assert (tmp_path / "layer_costs.png").stat().st_size > 10_000

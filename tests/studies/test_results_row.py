@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A row of results: several seeds, with and without translations by teachers."""
+"""Rows of results: several seeds, with and without translations by teachers."""
 
 import dataclasses
 import json
-import re
 
 import pytest
 from apps import run
@@ -13,21 +12,6 @@ from experiments.studies import study_runs
 from experiments.studies.results_row import __main__ as results_row
 from transformer.checkpoints import workdir_files
 from transformer.errors import InputError
-
-
-def test_a_row_has_the_scores_of_each_seed_and_the_mean():
-    results = [
-        {"parameters": 10, "step": 5, "bleu_signature": "nrefs:1", "seed": seed}
-        | {"bleu": bleu, "bleu_ci": [bleu - 1, bleu + 1], "chrf": 60.1, "nll": 1.5}
-        | {"seconds": 60 + 60 * seed}
-        for seed, bleu in enumerate((40.0, 41.0))
-    ]
-    row = results_row.row_of(results)
-    assert (row["seeds"], row["steps"], row["signature"]) == ("0; 1", 5, "nrefs:1")
-    assert row["bleu"] == "40.0 [39.0, 41.0]; 41.0 [40.0, 42.0]"
-    assert (row["mean_bleu"], row["minutes"]) == (40.5, 1.5)
-    assert (row["chrf"], row["nll"], row["trainings"]) == ("60.1; 60.1", "1.500; 1.500", results)
-    assert re.fullmatch(r"(1 core|\d+ cores) of .+", results_row.hardware())
 
 
 @pytest.fixture
@@ -57,26 +41,26 @@ def test_more_seeds_and_other_options_add_what_is_new(options, capsys):
         log = capsys.readouterr().err
         assert log.count("scoring") == 1, name
         assert log.count(f"training {options.runs}") == (name == "seeds"), name
-    assert [training["seed"] for training in rows["seeds"]["trainings"]] == [0, 1]
-    assert len(set(rows["seeds"]["nll"].split("; "))) == 2
-    assert rows["seeds"]["trainings"][:1] == first["trainings"]
-    assert rows["weights"]["weights"] == "the mean of the last 2 checkpoints"
-    assert rows["steps"]["steps"] == 40
-    assert len({rows[name]["nll"] for name in ("weights", "BLEU", "steps")}) == 3
+    assert [row["seed"] for row in rows["seeds"]] == [0, 1]
+    assert len({row["scores"]["nll"] for row in rows["seeds"]}) == 2
+    assert rows["seeds"][:1] == first
+    assert rows["weights"][0]["weights"] == "the mean of the last 2 checkpoints"
+    assert rows["steps"][0]["steps"] == 40
+    assert len({rows[name][0]["scores"]["nll"] for name in ("weights", "BLEU", "steps")}) == 3
     assert results_row.run(dataclasses.replace(options, **changes["steps"])) == rows["steps"]
     assert "scoring" not in capsys.readouterr().err
 
 
 @pytest.mark.slow
-def test_the_command_writes_and_prints_the_row(train, tmp_path):
+def test_the_command_writes_and_prints_the_rows(train, tmp_path):
     flags = [flag for flag in train("") if not flag.startswith("--workdir=")]
     flags += ["--split=validation", f"--runs={tmp_path / 'runs'}", f"--output={tmp_path / 'out'}"]
     finished = run("experiments.studies.results_row.__main__", *flags)
     assert finished.status == 0, finished.err
-    assert finished.out == (tmp_path / "out" / "results_row.md").read_text()
-    [row] = json.loads((tmp_path / "out" / "results_row.json").read_text())
-    assert row["command"].startswith("python -m experiments.studies.results_row --config=")
-    assert row["config"].endswith("base.py")
+    [row] = json.loads((tmp_path / "out" / "results_row.json").read_text())["runs"]
+    assert json.loads(finished.out) == row
+    assert len(row["scores"]["bleu"]) == len(row["scores"]["chrf"]) == 3
+    assert "tok:" in row["signature"]
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 """The study of five models at equal parameters and for equally many minutes."""
 
 import dataclasses
+import json
 
 import pytest
 
@@ -51,21 +52,10 @@ def test_bleu_is_of_the_sentences_of_a_length(options):
     sources = ["a b c", "a b c d", "a b c d e f g"]
     split = Split("letters", sources, ["x y z w", "p q r s", "k l m n o"])
     evaluation = Evaluation(split, ["x y z w", "p q r s", "no"], {}, [])
-    rows = history.by_length(evaluation, options)["by_length"]
-    assert [(row["words"], row["sentences"], row["mean"]) for row in rows] == [
-        ("0 to 5", 2, 3.5),
-        ("6 to 10", 1, 7.0),
-    ]
-    assert rows[0]["bleu"] == pytest.approx(100)
-    assert rows[1]["bleu"] < 10
-    # The picture has the mean over seeds.
-    table = [
-        {"model": "luong", "seed": seed, "by_length": [{"mean": 3.0, "bleu": bleu}]}
-        for seed, bleu in enumerate((10.0, 30.0))
-    ]
-    description = history.picture(table, 4).description
-    assert "after about 4 minutes of training, mean of 2 seeds" in description
-    assert "luong: from 20 at 3" in description
+    bleu = history.bleu_by_length(evaluation, options)["bleu_by_length"]
+    assert [*bleu] == ["bleu_0_to_5", "bleu_6_to_10"]
+    assert bleu["bleu_0_to_5"][0] == 100
+    assert bleu["bleu_6_to_10"][0] < 10
 
 
 @pytest.mark.slow
@@ -73,8 +63,8 @@ def test_every_model_is_trained_once_and_compared(options, tmp_path, capsys):
     rows = history.run(options)
     trained = [(row["model"], row["seed"]) for row in rows]
     assert trained == [("bahdanau", 0), ("transformer", 0), ("bahdanau", 1), ("transformer", 1)]
-    assert all(row["by_length"] and row["minutes"] > 0 for row in rows)
-    assert (tmp_path / "out" / "seq2seq_history.png").stat().st_size > 1000
+    assert all("bleu_0_to_5" in row["scores"] and row["step_minutes"] > 0 for row in rows)
+    assert json.loads((tmp_path / "out" / "seq2seq_history.json").read_text())["runs"] == rows
     capsys.readouterr()
     assert history.run(options) == rows
     log = capsys.readouterr().err

@@ -2,9 +2,8 @@
 """Studies that train: their tables, what they refuse, and that nothing is trained twice."""
 
 import concurrent.futures
-import dataclasses
 import json
-import random
+import re
 import threading
 
 import pytest
@@ -14,33 +13,26 @@ from experiments import evaluate
 from experiments.cli.scored_pairs import ScoredPairs
 from experiments.data import registry
 from experiments.scoring.evaluation import Evaluation
-from experiments.studies import generalization, study_runs, study_tables, variants
+from experiments.studies import generalization, study_runs, variants
 from experiments.studies.cache import cached
-from experiments.studies.study_tables import Column, checked_names, markdown, write_table
-from transformer.checkpoints.workdir_files import load_config
+from experiments.studies.study_runs import checked_names
 from transformer.errors import InputError
 
 
-def test_a_table_has_a_line_for_each_row_and_keeps_all_numbers_in_json(tmp_path):
-    columns = [Column("model", "name"), Column("accuracy", "share", "{:.1%}")]
-    rows = [{"name": "a", "share": 0.1234, "seed": 3}, {"name": "b"}]
-    text = write_table(epath.Path(tmp_path) / "new", "table", columns, rows)
-    assert text == "| model | accuracy |\n| --- | --- |\n| a | 12.3% |\n| b |  |\n"
-    assert (tmp_path / "new" / "table.md").read_text() == text
-    assert json.loads((tmp_path / "new" / "table.json").read_text()) == rows
-    signature = markdown([Column("signature", "of")], [{"of": "nrefs:1|case:mixed"}])
-    assert signature.splitlines()[-1] == "| nrefs:1\\|case:mixed |"
+def test_rows_have_the_form_of_the_results_with_what_they_share(tmp_path):
+    scores = {"bleu": 30.123, "bleu_ci": [28.06, 32.04], "nll": 1.23456, "exact_match": 0.1234}
+    rounded = study_runs.rounded(scores, "bleu", "nll", "exact_match")
+    assert rounded == {"bleu": [30.1, 28.1, 32.0], "nll": 1.2346, "exact_match": 12.34}
+    row = study_runs.row_of({"parameters": 9, "step": 5, "seconds": 90.0}, rounded, seed=3)
+    assert row == {"seed": 3, "parameters": 9, "steps": 5, "minutes": 1.5, "scores": rounded}
+    study_runs.write_rows(epath.Path(tmp_path) / "new", "table", [row])
+    written = json.loads((tmp_path / "new" / "table.json").read_text())
+    assert written["runs"] == [row]
+    assert re.fullmatch(r"(1 core|\d+ cores) of .+", written["circumstances"]["machine"])
+    assert written["circumstances"]["command"].startswith("python ")
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match=r"--output=.*cannot be written.*name another directory"):
-        write_table(epath.Path(tmp_path) / "file", "table", [], [])
-
-
-def test_a_picture_describes_its_shares():
-    shares = {"test": [0.5, 1.0], "unseen": [0.25, 0.999]}
-    figure = study_tables.picture("Accuracy", ["a", "b"], shares, beside={"n": ["1", "2"]})
-    assert figure.description == (
-        "Accuracy. a: test 50.0%, unseen 25.0%; b: test 100.0%, unseen 99.9%."
-    )
+        study_runs.write_rows(epath.Path(tmp_path) / "file", "table", [])
 
 
 def test_all_names_are_the_default_and_an_unknown_one_is_refused_with_the_known():
@@ -108,8 +100,7 @@ def test_options_that_cannot_be_are_refused_by_name():
             variants=("spiral",)
         ),
         "--seed=-1, but it must be at least 0": variants.Options(seed=-1),
-        "--layers=0, but it must be at least 1": generalization.Options(layers=0),
-        "--train and --test must both be given": generalization.Options(train=("a", "b")),
+        "--steps=0, but it must be at least 1": generalization.Options(steps=0),
         "--models has 'x', but must be of absolute": generalization.Options(models=("x",)),
         "--seeds=1,a must be whole numbers": generalization.Options(seeds=("1", "a")),
     }
@@ -120,61 +111,49 @@ def test_options_that_cannot_be_are_refused_by_name():
 
 
 @pytest.fixture
-def files(tmp_path):
-    """--train and --test of a task that copies letters in capitals."""
-    generator, given = random.Random(0), {}
-    for name, number in (("train", 300), ("test", 10)):
-        rows = [generator.choices("abc", k=generator.randint(1, 5)) for _ in range(number)]
-        paths = [tmp_path / f"{name}.{side}" for side in ("in", "out")]
-        paths[0].write_text("".join(" ".join(row) + "\n" for row in rows))
-        paths[1].write_text("".join(" ".join(row).upper() + "\n" for row in rows))
-        given[name] = tuple(map(str, paths))
-    return given
+def few(monkeypatch):
+    """Splits of four sentences; the training split is complete."""
+    load = registry.load
+    monkeypatch.setattr(registry, "load", lambda data, split: load(data, split).first(4))
 
 
 @pytest.mark.slow
-def test_generalization_trains_each_combination_once(files, tmp_path, capsys):
+def test_generalization_trains_each_combination_once(tiny, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(generalization.scan_config, "get_config", lambda dataset: tiny())
     options = generalization.Options(
-        **files,
         models=("rotary_universal",),
         choices=("unscaled",),
         seeds=("0", "1"),
         steps=2,
-        layers=1,
-        max_length=5,
         runs=str(tmp_path / "runs"),
         output=str(tmp_path / "table"),
     )
     rows = generalization.run(options)
     for seed, row in enumerate(rows):
-        names = ("files", "rotary_universal", "unscaled", seed)
+        names = ("length26", "rotary_universal", "unscaled", seed)
         assert (row["dataset"], row["model"], row["choice"], row["seed"]) == names
-        assert row["steps"] == 2 and {"nll", "bleu", "last", "validation"} <= row.keys()
-    assert (tmp_path / "table" / "generalization.png").stat().st_size > 5000
+        assert row["steps"] == 2
+        by = ("exact_match", "exact_match_by_nll", "exact_match_by_bleu", "validation")
+        assert row["scores"].keys() == {*by}
+    assert json.loads((tmp_path / "table" / "generalization.json").read_text())["runs"] == rows
     assert "step 2/2" in capsys.readouterr().err
     assert generalization.run(options) == rows
     log = capsys.readouterr().err
     assert "step 2/2" not in log and "scoring" not in log
-    for training in (tmp_path / "runs").glob("files.*"):
-        assert load_config(training).decode.max_length == 6, "five letters and EOS"
-    # Another test set is scored, and nothing is trained.
-    generalization.run(dataclasses.replace(options, test=files["train"]))
-    log = capsys.readouterr().err
-    assert "step 2/2" not in log and log.count("scoring") == 6
 
 
 @pytest.mark.slow
-def test_variants_are_trained_once_and_compared(tmp_path, monkeypatch, capsys):
-    load = registry.load
-    monkeypatch.setattr(registry, "load", lambda data, split: load(data, split).first(4))
+def test_variants_are_trained_once_and_compared(few, tmp_path, capsys):
     runs, output = tmp_path / "runs", tmp_path / "table"
     options = variants.Options(variants=("rotary",), steps=2, runs=str(runs), output=str(output))
     [row] = variants.run(options)
-    assert (row["variant"], row["fields"]) == ("rotary", "positions=rotary")
-    assert row["parameters"] == 864_256
-    assert (output / "variants.png").stat().st_size > 5000
+    assert (row["variant"], row["parameters"]) == ("rotary", 864_256)
+    assert row["scores"].keys() == {
+        *("pronoun_accuracy", "pronoun_accuracy_unseen", "exact_match", "nll")
+    }
     capsys.readouterr()
     variants.main(options)
     printed = capsys.readouterr()
-    assert printed.out == (output / "variants.md").read_text()
+    assert json.loads(printed.out) == row
+    assert json.loads((output / "variants.json").read_text())["runs"] == [row]
     assert "scoring" not in printed.err

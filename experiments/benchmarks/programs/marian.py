@@ -60,7 +60,7 @@ def training(workload: Workload, dtype: str) -> Program:
         ).logits
         return pytorch.smoothed_loss(logits, target)
 
-    program = pytorch.training_program(model, loss, [workload.token_ids()], dtype)
+    program = pytorch.training_program(model, loss, workload.token_ids(), dtype)
     program.about["version"] = VERSION
     return program
 

@@ -5,7 +5,7 @@ the smoothed loss, which PyTorch leaves to its users.
 
 import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from experiments.benchmarks.worker import STEPS_AHEAD, Program, fastest
-from experiments.benchmarks.workloads import DROPOUT, PAD_ID, Text, Workload, training_batches
+from experiments.benchmarks.workloads import DROPOUT, PAD_ID, Workload
 from transformer.cores import num_cores
 
 BOS_ID = 1
@@ -26,7 +26,6 @@ class Model(nn.Module):
 
     def __init__(self, workload: Workload):
         super().__init__()
-        self.has_padding = bool(workload.buckets)
         width = workload.d_model
         self.embedding = nn.Embedding(workload.vocab_size, width)
         nn.init.normal_(self.embedding.weight, std=width**-0.5)
@@ -61,15 +60,11 @@ class Model(nn.Module):
         """Compute the loss with teacher forcing."""
         target_in = F.pad(target[:, :-1], (1, 0), value=BOS_ID)
         length = target.shape[1]
-        # The causal mask hides padding on the right of a target from its tokens.
-        padding = source == PAD_ID if self.has_padding else None
         decoded = self.transformer(
             self._embed(source),
             self._embed(target_in),
             tgt_mask=self.causal_mask[:length, :length],
             tgt_is_causal=True,
-            src_key_padding_mask=padding,
-            memory_key_padding_mask=padding,
         )
         return smoothed_loss(F.linear(decoded, self.embedding.weight), target)
 
@@ -112,46 +107,39 @@ def smoothed_loss(logits: Tensor, target: Tensor) -> Tensor:
     )
 
 
-def training(
-    workload: Workload, dtype: str, compiled: bool = False, path: str | None = None
-) -> Program:
-    """Training steps with Adam; samples are of 1,000 target tokens for the batches of a `Text`.
+def training(workload: Workload, dtype: str, compiled: bool = False) -> Program:
+    """Training steps with Adam.
 
     Args:
       workload: sizes of the model and of its batch.
       dtype: ``float32`` or ``bfloat16`` (autocast; parameters stay float32).
       compiled: use `torch.compile`.
-      path: path of the text; None for the batch of the workload.
     """
     torch.manual_seed(0)
     model = MODELS[workload.family](workload).train()
     loss = torch.compile(model) if compiled else model
     if compiled:
         print("  compiling, which may take minutes", file=sys.stderr)
-    batches = training_batches(workload, path and Text.load(path))
-    program = training_program(model, loss, batches, dtype)
-    if path:
-        program.units *= sum(np.count_nonzero(target) for _, target in batches) / 1000
-    return program
+    return training_program(model, loss, workload.token_ids(), dtype)
 
 
 def training_program(
     model: nn.Module,
     loss: Callable[..., Tensor],
-    arrays: Sequence[tuple[np.ndarray, np.ndarray]],
+    batch: tuple[np.ndarray, np.ndarray],
     dtype: str,
 ) -> Program:
-    """A training step on every batch, with one thread or one per core, whichever is faster.
+    """A training step on a batch, with one thread or one per core, whichever is faster.
 
-    On a GPU there are at least `STEPS_AHEAD` steps before it waits.
+    On a GPU there are `STEPS_AHEAD` steps before it waits.
     """
     model.to(DEVICE)
-    repetitions = 1 if DEVICE == "cpu" else -(-STEPS_AHEAD // len(arrays))
+    steps = 1 if DEVICE == "cpu" else STEPS_AHEAD
     optimizer = torch.optim.Adam(model.parameters(), 1e-4, betas=(0.9, 0.98), fused=True)
-    batches = [[torch.from_numpy(ids).long().to(DEVICE) for ids in batch] for batch in arrays]
+    source, target = (torch.from_numpy(ids).long().to(DEVICE) for ids in batch)
 
-    def train(batches: Sequence[Sequence[Tensor]]) -> None:
-        for source, target in batches:
+    def train(steps: int) -> None:
+        for _ in range(steps):
             optimizer.zero_grad(set_to_none=True)
             with torch.autocast(DEVICE, torch.bfloat16, enabled=dtype == "bfloat16"):
                 value = loss(source, target)
@@ -159,10 +147,9 @@ def training_program(
             optimizer.step()
         value.item()
 
-    some = batches[:: -(-len(batches) // 4)]
-    threads = fastest(lambda: train(some), torch.set_num_threads, thread_choices())
+    threads = fastest(lambda: train(1), torch.set_num_threads, thread_choices())
     about = {"version": f"torch {torch.__version__}", "threads": threads}
-    return Program(lambda: train(batches * repetitions), about, repetitions, device_peak_bytes)
+    return Program(lambda: train(steps), about, steps, device_peak_bytes)
 
 
 def thread_choices() -> set[int]:

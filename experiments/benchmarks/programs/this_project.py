@@ -2,8 +2,6 @@
 """This project, through the code that `train` and `translate` run."""
 
 import collections
-import contextlib
-import itertools
 import math
 import pathlib
 from collections.abc import Iterator, Mapping
@@ -16,7 +14,6 @@ import numpy as np
 from experiments.benchmarks.comparison import config_of
 from experiments.benchmarks.worker import STEPS_AHEAD, Program
 from experiments.benchmarks.workloads import TOKENIZER, Text, Workload
-from experiments.data.token_corpus import TokenCorpus, TokenSequences
 from experiments.planning import costs
 from experiments.planning.chips import CHIPS
 from experiments.training import compose
@@ -58,26 +55,6 @@ def training(workload: Workload, overrides: Mapping[str, Any]) -> Program:
     peak = chips[name][experiment.config.model.compute_dtype] / 1e12 if name else None
     about = {"device": device.device_kind, "peak_tflops": peak}
     return Program(call, VERSION | memory | about, steps, _device_peak_bytes)
-
-
-def training_text(workload: Workload, path: str, overrides: Mapping[str, Any]) -> Program:
-    """One epoch of the sentence pairs of a `Text`, with batch preparation in another thread."""
-    text = Text.load(path)
-    corpus = TokenCorpus(*map(TokenSequences.from_lists, (text.sources, text.targets)))
-    compile_cache.enable()
-    config = config_of(workload, overrides)
-    experiment = costs.experiment_of_corpora(config, None, [(1.0, corpus)])
-    batches = experiment.data.train
-    state = experiment.init_state()
-
-    def call() -> None:
-        nonlocal state
-        with contextlib.closing(batches.iterate(0)) as reader:
-            for batch in itertools.islice(reader, batches.per_epoch):
-                state, sums = experiment.train_step(state, experiment.put_batch(batch))
-        jax.block_until_ready((state, sums))
-
-    return Program(call, VERSION, units=sum(map(len, text.targets)) / 1000)
 
 
 def translating(

@@ -274,7 +274,7 @@ class _Side:
         self._tokenizer = tokenizer
         self._pieces = set(tokenizer.scores() if tokenizer else ())
         self._characters = {" "}.union(*self._pieces)
-        self.count = self.characters = self.words = self.unknown_tokens = 0
+        self.count = self.characters = self.words = 0
         self.violations: dict[str, _Violations] = collections.defaultdict(_Violations)
         self._blank, self._hashes, self._lengths = [], [], []
 
@@ -293,8 +293,7 @@ class _Side:
             ids = self._tokenizer.encode(stripped)
             self._lengths.append(np.fromiter(map(len, ids), np.int32, len(ids)))
             for index, sentence in enumerate(ids):
-                if unknown := sentence.count(self._tokenizer.special_ids.unk):
-                    self.unknown_tokens += unknown
+                if self._tokenizer.special_ids.unk in sentence:
                     self._record("unknown", self.count + index, self._unknown(stripped[index]))
         self.count += len(lines)
 
@@ -328,7 +327,6 @@ class _Side:
         tokens = int(self.lengths.sum())
         return sizes | {
             "tokens": tokens,
-            "unknown_tokens": self.unknown_tokens,
             "tokens_per_word": (tokens - self.count) / max(self.words, 1),
             "mean_length": tokens / self.count,
             "median_length": float(np.median(self.lengths)),

@@ -27,7 +27,6 @@ from experiments.studies import study_runs
 from experiments.studies.antecedent import measures, sentences
 from experiments.studies.antecedent.models import StudyModel, models
 from experiments.studies.cache import cached, digest_of
-from experiments.studies.study_tables import checked_names
 from transformer import paths
 from transformer.checkpoints import workdir_files
 from transformer.translator import Translator
@@ -45,8 +44,6 @@ class Options:
     """Names of models: A,B,...; all by default."""
     workdirs: tuple[str, ...] | None = None
     """Trained models to measure instead: A,B,..."""
-    train_only: bool = False
-    """Train the models, and measure nothing."""
     quadruples: int = 24
     """Quadruples of sentences to measure."""
 
@@ -63,10 +60,9 @@ def main(options: Options) -> int:
 
     def train_and_measure(name: str) -> None:
         train(known[name], runs / name)
-        if not options.train_only:
-            measure(runs / name, output / f"{name}.json", options.quadruples, known[name])
+        measure(runs / name, output / f"{name}.json", options.quadruples, known[name])
 
-    names = checked_names("models", options.models, list(known))
+    names = study_runs.checked_names("models", options.models, list(known))
     try:
         study_runs.share(train_and_measure, names, runs)
     except study_runs.Stopped as stopped:

@@ -6,7 +6,6 @@ while they are the target of the page's address.
 """
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -44,16 +43,8 @@ _STYLE = """
 .model { display: none; }
 .model:target { display: block; }
 .model:target ~ .none { display: none; }
-.v { background: color-mix(in srgb, var(--high) var(--share), var(--paper)); }
-.v.negative { background: color-mix(in srgb, var(--low) var(--share), var(--paper)); }
-.v.strong { color: var(--paper); }
-.line { line-height: 2.1; }
-.line .v { padding: .2rem .3rem; border-radius: 3px; }
-.answer { text-decoration: underline 3px; }
 .model table { width: max-content; }
-.model td { text-align: right; min-width: 2.2rem; padding: .2rem .5rem; }
-.model tr:first-child th { vertical-align: bottom; max-width: 6rem; }
-.model td:last-child:not(.number) { min-width: 2.2rem; }
+.model thead th { max-width: 6rem; }
 /* A caption wraps at the width of its table and does not widen it. */
 .model caption { width: 0; min-width: 100%; }
 @media (max-width: 40rem) { .dots { grid-template-columns: 1fr; } }
@@ -149,62 +140,35 @@ def _views(model: Numbers) -> Html:
 
 def _headline(model: Numbers) -> list[Html]:
     """Both twins, shaded by two heads' weights and by the effect of patching each word."""
-    parts = []
+    tables = []
     encoder, cross = (paths.best_head(model, kind)[0] for kind in ("encoder", "cross"))
     for twin in model["headline"].get("twins", ()):
-        words = display_tokens(twin["words"])
         target = [piece.replace("\u2581", " ") for piece in twin["target"][:-1]]
-        answer = twin["position"]
-        target[answer] = element("span", target[answer], class_="answer")
-        parts.append(element("h3", *target))
-        for label, values in {
-            "encoder head {}.{} reads from “it”".format(*encoder): _weights(twin["it"], encoder),
-            "cross-attention head {}.{} reads for the pronoun".format(*cross): _weights(
-                twin["cross"], cross
-            ),
-            "moves the answer if the memory there is the twin's": twin["effect"],
-        }.items():
-            shaded = Html(" ".join(map(partial(_shaded, "span"), words, values)))
-            parts.append(element("p", element("em", f"{label}: "), shaded, class_="line"))
-    return parts
+        target[twin["position"]] = html.mark(target[twin["position"]])
+        rows = {
+            "encoder head {}.{}, from “it”".format(*encoder): _weights(twin["it"], encoder),
+            "cross head {}.{}, for the pronoun".format(*cross): _weights(twin["cross"], cross),
+            "effect of the twin's memory there": twin["effect"],
+        }
+        words = display_tokens(twin["words"])
+        tables.append(_map(element("span", *target), words, [*rows.items()]))
+    return tables
 
 
 def _weights(weights: Sequence[Any], head: tuple[int, int]) -> Sequence[float]:
     return weights[head[0] - 1][head[1] - 1]
 
 
-def _shaded(tag: str, text: str, value: float | None) -> Html:
-    """An element whose background shows a number from -1 to 1."""
-    if value is None:
-        return element(tag, text)
-    share = min(abs(value), 1.0)
-    classes = f"v{' negative' if value < 0 else ''}{' strong' if share > 0.55 else ''}"
-    return element(
-        tag,
-        text,
-        class_=classes,
-        style=f"--share:{share:.0%}",
-        title=f"{value:.3f}",
-    )
-
-
-def _map(caption: str, columns: Sequence[str], rows: Sequence[tuple[str, Sequence[Any]]]) -> Html:
-    """A table of numbers from -1 to 1, shaded."""
-    head = element("tr", *(element("th", name, scope="col") for name in ("", *columns)))
-    body = [
-        element(
-            "tr",
-            element("th", heading, scope="row"),
-            *(_shaded("td", _number(value), value) for value in values),
-        )
+def _map(
+    caption: str | Html, columns: Sequence[str], rows: Sequence[tuple[str, Sequence[Any]]]
+) -> Html:
+    """A table of numbers from -1 to 1, shaded; None is an empty cell."""
+    empty = element("td", class_="number")
+    cells = [
+        (heading, [empty if value is None else html.shaded(value) for value in values])
         for heading, values in rows
     ]
-    table = element("table", element("caption", caption), element("tbody", head, *body))
-    return element("div", table, class_="wide", tabindex=0)
-
-
-def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:z.2f}"
+    return html.shaded_table(caption, ["", *columns], cells)
 
 
 def _maps(model: Numbers) -> list[Html]:

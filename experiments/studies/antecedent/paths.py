@@ -106,12 +106,7 @@ def best_head(model: Numbers, kind: str = "encoder") -> tuple[tuple[int, int], f
 
 
 def backed_up(model: Numbers, kind: str) -> tuple[tuple[str, str], float] | None:
-    """The pair of heads whose joint loss costs most beyond the sum of both, and that excess.
-
-    Args:
-      model: the numbers of one model.
-      kind: ``encoder`` or ``cross``.
-    """
+    """The pair of heads whose joint loss costs most beyond the sum of both, and that excess."""
     measured = model["ablation"][kind]
     cost = {
         f"{layer}.{head}": model["right"] - right

@@ -18,12 +18,10 @@ import matplotlib.pyplot as plt
 from etils import epath
 
 from experiments.cli.command_line import run
-from experiments.studies import study_tables
 from experiments.studies.antecedent import atlas, paths
 from experiments.studies.antecedent.effects import GROUPS
 from experiments.studies.antecedent.models import CENTER
 from experiments.studies.antecedent.paths import CARRIES, PATHS, Numbers
-from experiments.studies.study_tables import Column
 from transformer.checkpoints import workdir_files
 from transformer.errors import InputError
 from transformer.inspection import figures
@@ -91,8 +89,9 @@ def main(options: Options) -> None:
     models = read(absolute(options.measured))
     sentences = "".join(f"{item(finding)}\n" for finding in findings(models))
     print(sentences, end="")
-    rows = [{name: cell(model) for name, cell in TABLE.items()} for model in models]
-    table = study_tables.markdown([Column(name, name) for name in TABLE], rows)
+    rows = [[cell(model) for cell in TABLE.values()] for model in models]
+    lines = [[*TABLE], ["---"] * len(TABLE), *rows]
+    table = "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
     figures.save(picture(paths.small_recipe(models)), output / "antecedent.png")
     workdir_files.write_text(output / "antecedent_atlas.html", atlas.page(models))
     page = output / "antecedent.md"
@@ -102,11 +101,7 @@ def main(options: Options) -> None:
 
 
 def read(folder: epath.Path) -> list[Numbers]:
-    """The measured files of a directory: those of the design, then those of other workdirs.
-
-    Raises:
-      InputError: when there are none.
-    """
+    """The measured files of a directory: those of the design, then those of other workdirs."""
     files = sorted(folder.glob("*.json"), key=lambda file: (file.name.startswith("w"), file.name))
     if not files:
         raise InputError(
@@ -137,7 +132,6 @@ def refreshed(page: str, sections: Mapping[str, str]) -> str:
 def findings(models: Sequence[Numbers]) -> list[str]:
     """The sentences of docs/antecedent.md that have numbers, which a test looks for there."""
     small = paths.small_recipe(models)
-    others = [model for model in models if model not in small]
     numbers = paths.statements(small)
     sentences = [
         f"Of {numbers['models']} models of the small recipe, {numbers['learned']} give the right "
@@ -151,8 +145,7 @@ def findings(models: Sequence[Numbers]) -> list[str]:
     ]
     sentences += [_by_factor(factor, CENTER, small) for factor in CENTER]
     sentences.append(_by_factor("language", {}, small))
-    sentences += [_of_model(model) for model in others]
-    return sentences + [_of_training(model) for model in others if model["stages"]]
+    return sentences + [_of_training(model) for model in models if model["stages"]]
 
 
 def _of_elimination(models: Sequence[Numbers]) -> list[str]:
@@ -181,29 +174,6 @@ def _by_factor(factor: str, center: Mapping[str, int], models: Sequence[Numbers]
         counts = ", ".join(f"{number} `{name}`" for name, number in names.most_common())
         parts.append(f"{value}: {counts}")
     return f"By {factor}: {'; '.join(parts)}."
-
-
-def _of_model(model: Numbers) -> str:
-    """The path of one model, and the numbers behind it."""
-    (layer, head), score = paths.best_head(model)
-    choice, gender = (
-        {part: str(paths.Mean(*model[kind]["memory"][part])) for part in ("it", "nouns")}
-        for kind in ("adjective", "noun")
-    )
-    text = (
-        f"`{atlas.title(model)}` is right in {model['right']:.0%}; its path is "
-        f'`{paths.path(model)}`. The memory at "it" carries {choice["it"]} of the choice and '
-        f"{gender['it']} of the gender; the nouns carry {choice['nouns']} and {gender['nouns']}. "
-        f"Head {layer}.{head} of the encoder has a coreference score of {score:z.2f}"
-    )
-    pair = paths.backed_up(model, "encoder")
-    if pair is None:
-        return f"{text}."
-    (first, second), excess = pair
-    return (
-        f"{text}; without heads {first} and {second} together it loses {100 * excess:.0f} points "
-        "more than without the one and without the other."
-    )
 
 
 def _of_training(model: Numbers) -> str:

@@ -162,11 +162,7 @@ class RolePatching:
 
 
 def role_patching(model: Model, params: Params, sentences: Sentences) -> RolePatching:
-    """Patch the run of every sentence's twin with the sentence's activations, site by site.
-
-    Raises:
-      InputError: when the model is right in no pair of twins.
-    """
+    """Patch the run of every sentence's twin with the sentence's activations, site by site."""
     patched = jax.tree.map(np.asarray, _patched(model, params, sentences))
     exact = patched[0]
     right = (exact.clean > 0) & (exact.corrupt < 0)

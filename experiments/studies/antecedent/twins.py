@@ -115,9 +115,6 @@ def read(
       tokenizer: tokenizer of the model.
       examples: a split of `pronouns`, from `experiments.data.registry.load`.
       limit: number of pairs of twins, from the start; all by default.
-
-    Raises:
-      InputError: when there are none.
     """
     rows: list[dict[str, Any]] = []
     for pair in _pairs(examples):

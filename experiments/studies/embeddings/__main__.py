@@ -9,8 +9,8 @@ model with negative sampling (Mikolov et al. 2013) trained on the training split
 the mean of its tokens' rows. On `pronouns` the analogies are singular to plural and masculine to
 feminine forms, and nearest neighbors are scored by the gender and the kind of the noun.
 
-Writes embeddings.md, embeddings.json and a figure for each side. Skip-gram vectors are kept in
---output and not trained again. The last line printed is the JSON.
+Writes embeddings.json and a figure for each side to --output, where skip-gram vectors are kept and
+not trained again. The last line printed is the JSON.
 """
 
 import dataclasses
@@ -25,12 +25,10 @@ from experiments.cli import command_line
 from experiments.cli.weights import Weights
 from experiments.data import registry
 from experiments.data.grammars.pronouns import words as words_of
-from experiments.studies import study_tables
 from experiments.studies.cache import cached, digest_of
 from experiments.studies.embeddings import knowledge, picture, skip_gram, word_vectors
 from experiments.studies.embeddings.knowledge import Knowledge
 from experiments.studies.embeddings.word_vectors import Side, WordVectors
-from experiments.studies.study_tables import Column
 from transformer import paths
 from transformer.checkpoints import workdir_files
 from transformer.errors import InputError
@@ -51,7 +49,7 @@ class Options(Weights):
 
 
 def run(options: Options) -> dict[Side, dict[str, Any]]:
-    """Study every side, and write tables, figures and JSON; returns the numbers."""
+    """Study every side, and write figures and JSON; returns the numbers."""
     config = options.config
     if not options.output:
         raise InputError("missing --output=DIRECTORY")
@@ -61,7 +59,7 @@ def run(options: Options) -> dict[Side, dict[str, Any]]:
     texts = {"source": train.sources} if config.model.reads_source else {}
     texts["target"] = train.targets
     languages = knowledge.languages_of(config)
-    results, page = {}, f"# Word vectors of {options.directory}\n"
+    results = {}
     for side, lines in texts.items():
         trained = _skip_gram([*map(words_of, lines)], output / f"skip_gram_{side}.json")
         model = word_vectors.model_vectors(translator, side, trained.words)
@@ -70,10 +68,8 @@ def run(options: Options) -> dict[Side, dict[str, Any]]:
         if languages:
             others = {*languages.values()} - {languages[side]}
             known = knowledge.knowledge(languages[side], *others)
-        figure = picture.draw(spaces, known, side)
-        figures.save(figure, output / f"{side}.png")
+        figures.save(picture.draw(spaces, known, side), output / f"{side}.png")
         examples = options.words or known.examples or trained.words[:8]
-        scores = score(spaces, known)
         near = {
             word: {
                 name: word_vectors.nearest(space, word, NEIGHBORS) for name, space in spaces.items()
@@ -81,10 +77,8 @@ def run(options: Options) -> dict[Side, dict[str, Any]]:
             for word in examples
             if word in trained.words
         }
+        scores = score(spaces, known)
         results[side] = {"words": len(trained.words), "scores": scores, "neighbors": near}
-        page += f"\n## {side.capitalize()}, {len(trained.words)} words\n\n"
-        page += _tables(spaces, scores, near) + f"\n![{figure.description}]({side}.png)\n"
-    workdir_files.write_text(output / "embeddings.md", page)
     workdir_files.write_json(output / "embeddings.json", results)
     return results
 
@@ -113,22 +107,6 @@ def score(spaces: Mapping[str, WordVectors], known: Knowledge) -> list[dict[str,
         {"measure": measure, **dict(zip(spaces, shares, strict=True)), "chance": chance}
         for measure, shares, chance in rows
     ]
-
-
-def _tables(
-    spaces: Mapping[str, WordVectors],
-    scores: Sequence[dict[str, Any]],
-    near: Mapping[str, Mapping[str, Sequence[tuple[str, float]]]],
-) -> str:
-    shares = [Column(name, name, "{:.1%}") for name in (*spaces, "chance")]
-    text = study_tables.markdown([Column("", "measure"), *shares], scores) + "\n" if scores else ""
-    rows = [
-        {"word": word}
-        | {name: ", ".join(f"{w} {c:.2f}" for w, c in each) for name, each in found.items()}
-        for word, found in near.items()
-    ]
-    names = [Column(name, name) for name in ("word", *spaces)]
-    return text + study_tables.markdown(names, rows)
 
 
 def _skip_gram(sentences: Sequence[Sequence[str]], file: epath.Path) -> WordVectors:

@@ -103,11 +103,7 @@ def pairs_of_epoch(
 
 
 def train(sentences: Sequence[Sequence[str]], settings: Settings = Settings()) -> WordVectors:
-    """Train on sentences of words; the vectors are those of the center words.
-
-    Raises:
-      InputError: if fewer than two words are frequent enough, or none are neighbors.
-    """
+    """Train on sentences of words; the vectors are those of the center words."""
     counts = vocabulary(sentences, settings.min_count)
     if len(counts) < 2:
         raise InputError(

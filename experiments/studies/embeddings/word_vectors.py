@@ -93,9 +93,6 @@ def model_vectors(translator: Translator, side: Side, words: Sequence[str]) -> W
 
     The tables are the parameters that their declarations call embeddings of a vocabulary. If there
     are several, the source's has ``source`` in its path.
-
-    Raises:
-      InputError: if the model has no such table.
     """
     metadata = protocol.parameter_metadata(translator.model)
     declared = jax.tree_util.tree_leaves_with_path(metadata, is_leaf=is_parameter)

@@ -5,7 +5,7 @@ python -m experiments.studies.ngram_baseline --workdir=runs/lm [--split=test] [-
 
 The n-gram model is interpolated modified Kneser-Ney (Chen and Goodman 1999). It is counted on the
 training split that the workdir names, over the same tokens, EOS included, and scored on the same
-held-out tokens. Prints a table; the last line is one JSON object.
+held-out tokens. Prints one JSON object.
 """
 
 import dataclasses
@@ -65,14 +65,8 @@ def run(options: Options) -> dict[str, Any]:
 
 
 def main(options: Options) -> None:
-    """Print a table and the numbers."""
-    result = run(options)
-    names = {"ngram_perplexity": f"Kneser-Ney {options.order}-gram"}
-    names["perplexity"] = options.config.model.family
-    print("| model | bits per token | perplexity |\n|---|---|---|")
-    for key, name in names.items():
-        print(f"| {name} | {math.log2(result[key]):.3f} | {result[key]:.3f} |")
-    print(json.dumps(result))
+    """Print the numbers."""
+    print(json.dumps(run(options)))
 
 
 if __name__ == "__main__":

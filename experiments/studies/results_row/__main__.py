@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Train a recipe with one or several seeds, score it, and write its row of a table of results.
+"""Train a recipe with one or several seeds, score it, and write its rows of a table of results.
 
 python -m experiments.studies.results_row --config=multi30k:hour --seeds=0,1,2 --split=validation \\
     --runs=runs/hour --output=runs/hour \\
@@ -12,55 +12,27 @@ and the recipe learns from the training text and their translations of it (`data
 --average=10 scores the mean of the last ten checkpoints, not the best one; --bleu_tokenize=none is
 for text that is tokenized already.
 
-Every training has a workdir in RUNS: seed-0, seed-1, ..., and teacher-0, ..., reverse. OUTPUT gets
-results_row.md, a table with one row, and results_row.json with all scores. Repeat the command to
-continue: what is trained, translated or scored is not done again. More seeds add to the row.
+Every training has a workdir in RUNS: seed-0, seed-1, ..., and teacher-0, ..., reverse.
+OUTPUT/results_row.json gets a row for each seed, which is printed too. Repeat the command to
+continue: what is trained, translated or scored is not done again. More seeds add rows.
 Several processes share the work: started twice, the command trains two models at a time, which on
 two CPU cores takes less time than one after the other (a core and
 XLA_FLAGS=--xla_cpu_multi_thread_eigen=false for each).
 """
 
 import dataclasses
-import pathlib
-import platform
-import re
-import shlex
-import statistics
-import sys
-from collections.abc import Sequence
 from typing import Any, Literal
 
-import jax
-
 from experiments.cli import command_line
-from experiments.cli.config_flags import take_flag
 from experiments.cli.options import require_at_least
 from experiments.cli.scored_pairs import ScoredPairs
 from experiments.cli.weights import describe
-from experiments.studies import study_runs, study_tables
+from experiments.studies import study_runs
 from experiments.studies.results_row import data_diversification
-from experiments.studies.study_tables import Column
 from experiments.training import allocator
 from transformer import paths
 from transformer.config import Config
-from transformer.cores import num_cores
 from transformer.errors import InputError
-
-COLUMNS = (
-    Column("config", "config"),
-    Column("parameters", "parameters", "{:,}"),
-    Column("steps", "steps", "{:,}"),
-    Column("seeds", "seeds"),
-    Column("BLEU, 95% interval", "bleu"),
-    Column("mean", "mean_bleu", "{:.1f}"),
-    Column("chrF", "chrf"),
-    Column("NLL", "nll"),
-    Column("signature", "signature"),
-    Column("minutes each", "minutes", "{:.0f}"),
-    Column("minutes of teachers and translations", "teacher_minutes", "{:.0f}"),
-    Column("hardware", "hardware"),
-    Column("command", "command"),
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,16 +54,16 @@ class Options(ScoredPairs):
     runs: str = "runs/results_row"
     """Directory of the workdirs."""
     output: str = "runs/results_row"
-    """Directory of the table."""
+    """Directory of the rows."""
 
 
-def run(options: Options) -> dict[str, Any]:
-    """Train and score with every seed; returns the row.
+def run(options: Options) -> list[dict[str, Any]]:
+    """Train and score with every seed; write the rows and return them.
 
     Raises:
       Stopped: after a signal; repeat the call to continue.
     """
-    config, seeds = options.config, study_tables.checked_seeds(options.seeds)
+    config, seeds = options.config, study_runs.checked_seeds(options.seeds)
     require_at_least(0, teachers=options.teachers)
     require_at_least(1, teacher_steps=options.teacher_steps)
     if bool(options.teachers) != bool(options.teacher_steps):
@@ -111,69 +83,32 @@ def run(options: Options) -> dict[str, Any]:
     options.bleu_options(config)
     options.load(config.data)
     runs = paths.absolute(options.runs)
-    row = {"weights": describe(config, average, options.around), "hardware": hardware()}
+    about = {"weights": describe(config, average, options.around)}
     if options.teachers:
         config, seconds = data_diversification.diversify(
             config, runs, teachers=options.teachers, steps=options.teacher_steps
         )
-        row["teacher_minutes"] = seconds / 60
+        about["teacher_minutes"] = round(seconds / 60, 1)
     numbers = {f"seed-{seed}": seed for seed in seeds}
 
-    def result_of(name: str) -> dict[str, Any]:
+    def row_of(name: str) -> dict[str, Any]:
         seed = numbers[name]
         of_seed = study_runs.with_fields(config, {"training.seed": seed})
         result = study_runs.trained(of_seed, runs / name)
         weights = {"average": average, "around": options.around}
         scores = study_runs.scored(runs / name, options, **weights)
-        return {"seed": seed, **result, **scores}
+        about_seed = {"seed": seed, **about, "signature": scores["bleu_signature"]}
+        names = ("bleu", "chrf", "nll")
+        return study_runs.row_of(result, study_runs.rounded(scores, *names), **about_seed)
 
-    results = study_runs.share(result_of, numbers, runs)
-    return row | row_of(list(results.values()))
+    rows = list(study_runs.share(row_of, numbers, runs).values())
+    study_runs.write_rows(paths.absolute(options.output), "results_row", rows)
+    return rows
 
 
 def main(options: Options) -> None:
-    """Write and print the row."""
-    command = {
-        "config": take_flag(sys.argv, "config")[0],
-        "command": shlex.join(["python", "-m", "experiments.studies.results_row", *sys.argv[1:]]),
-    }
-    output, row = paths.absolute(options.output), run(options) | command
-    print(study_tables.write_table(output, "results_row", COLUMNS, [row]), end="")
-
-
-def row_of(results: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The row of trainings that differ in their seed alone."""
-    first = results[0]
-
-    def each(key: str, form: str) -> str:
-        return "; ".join(form.format(result[key]) for result in results)
-
-    return {
-        "parameters": first["parameters"],
-        "steps": first["step"],
-        "seeds": each("seed", "{}"),
-        "bleu": "; ".join(map(study_tables.with_interval, results)),
-        "mean_bleu": statistics.fmean(result["bleu"] for result in results),
-        "chrf": each("chrf", "{:.1f}"),
-        "nll": each("nll", "{:.3f}"),
-        "signature": first["bleu_signature"],
-        "minutes": statistics.fmean(result["seconds"] for result in results) / 60,
-        "trainings": list(results),
-    }
-
-
-def hardware() -> str:
-    """The devices that this process computes on, for example ``2 cores of AMD EPYC``."""
-    device = jax.devices()[0]
-    if device.platform != "cpu":
-        return f"{jax.device_count()} x {device.device_kind}"
-    name = platform.processor() or platform.machine()
-    information = pathlib.Path("/proc/cpuinfo")  # not on every system
-    if information.exists():
-        found = re.search(r"^model name\s*:\s*(.+)$", information.read_text(), re.MULTILINE)
-        name = found[1] if found else name
-    cores = num_cores()
-    return f"{cores} {'core' if cores == 1 else 'cores'} of {name}"
+    """Print the rows."""
+    study_runs.print_rows(run(options))
 
 
 if __name__ == "__main__":
