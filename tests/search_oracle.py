@@ -33,10 +33,10 @@ def followers(log_probs, prefix, limit, min_length=0, block_ngrams=None, forced=
         words = [w for w in words if not comes_again((*prefix, w), block_ngrams)]
     if len(prefix) < min_length:
         words = [w for w in words if w != EOS] or [EOS]
-    if len(prefix) < len(forced):
-        words = [forced[len(prefix)]]
     if len(prefix) + 1 >= limit:
         words = [EOS]
+    elif len(prefix) < len(forced):
+        return [(forced[len(prefix)], 0.0)]
     return [(word, float(row[word])) for word in words]
 
 

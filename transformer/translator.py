@@ -182,7 +182,7 @@ class Translator:
 
         A prefix is tokenized like a sentence; spaces at its end do not count. The translation
         begins with its tokens; the next token may begin a word or continue the last one. An empty
-        prefix forces nothing. Scores include the prefix's tokens.
+        prefix forces nothing. Scores are those of what follows the prefix.
 
         Args:
           sentences: raw text without line ends: a string, or several, which may come from a

@@ -172,8 +172,9 @@ class Monitor:
     def save(self, state: TrainState) -> None:
         """Save the state and the totals, unless a checkpoint of this step exists.
 
-        On a CPU, wait until they are written: the copies of the state and the temporaries of the
-        next step would be in memory at once, and writing takes the cores of that step.
+        The first checkpoint of a training is read back before the training goes on. On a CPU, wait
+        until they are written: the copies of the state and the temporaries of the next step would
+        be in memory at once, and writing takes the cores of that step.
         """
         if self._window:
             self._report()
@@ -182,7 +183,10 @@ class Monitor:
         metrics = None
         if totals.validated_at == self.step:
             metrics = {name: totals.validation[name] for name in ("nll", "bleu")}
+        is_first = not self._checkpoints.steps()
         self._checkpoints.save(state, dataclasses.asdict(totals), metrics)
+        if is_first:
+            self._checkpoints.require_readable(self.experiment.abstract_state.weights)
         if self.experiment.mesh.devices.flat[0].platform == "cpu":
             self._checkpoints.finish()
 

@@ -56,9 +56,10 @@ def open_for_training(
       The config to train with; see `resume_config`.
 
     Raises:
-      InputError: when the directory cannot be written, when another training runs in it, or when
-        it was started with another config.
+      InputError: when the directory cannot be written or read again, when another training runs
+        in it, or when it was started with another config.
     """
+    workdir_files.require_readable_name(workdir)
     with contextlib.ExitStack() as stack:
         if not paths.is_remote(workdir):
             if workdir.exists() and not workdir.is_dir():

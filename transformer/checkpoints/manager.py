@@ -96,9 +96,11 @@ class Checkpoints(contextlib.AbstractContextManager):
           writing: open for training; otherwise nothing in the directory changes.
 
         Raises:
-          InputError: when the directory does not exist or cannot be written.
+          InputError: when the directory does not exist or cannot be written, or for a path that
+            Orbax cannot read.
         """
         self.directory = paths.absolute(workdir) / workdir_files.CHECKPOINTS
+        workdir_files.require_readable_name(self.directory.parent)
         self._digests = self.directory / "digests"
         self._config, self._identity, self._writing = config, identity, writing
         self._saving: int | None = None  # the step
@@ -244,6 +246,19 @@ class Checkpoints(contextlib.AbstractContextManager):
                 return self._restore_params(read, average, around)
             except _DeletedError:
                 self._update()
+
+    def require_readable(self, abstract: Params) -> None:
+        """Wait for the save in progress, and read the newest parameters back.
+
+        Args:
+          abstract: their shapes, dtypes and shardings.
+
+        Raises:
+          InputError: when they cannot be read.
+        """
+        self.finish()
+        params = ocp.args.StandardRestore(abstract)
+        self._intact(self.steps()[-1], lambda step: self._read(step, params=params))
 
     def _restore_params(
         self, read: Callable[[int], Params], average: int | None, around: Literal["last", "best"]

@@ -79,6 +79,21 @@ def opened(workdir: paths.Readable) -> epath.Path | zipfile.Path:
         ) from None
 
 
+def require_readable_name(workdir: epath.Path) -> None:
+    """Refuse a path in which no checkpoint could be found again.
+
+    Orbax looks for the files of a checkpoint with a pattern that begins with its path.
+
+    Raises:
+      InputError: for a path with a special character of such patterns.
+    """
+    if special := {*str(workdir)} & {*"*?["}:
+        raise InputError(
+            f"{workdir} has {min(special)!r} in its path, which Orbax takes for a pattern of "
+            "names; use a directory without it"
+        )
+
+
 def load_config(workdir: paths.Readable) -> Config:
     """Load the config that a workdir or a bundle was trained with.
 

@@ -13,7 +13,10 @@ The first rule that applies decides which tokens may follow a hypothesis:
    * if these two rules leave no token: EOS.
 
 EOS occurs once, so no n-gram that contains it can repeat. Log-probabilities are those of the model:
-forbidden tokens are masked and the remaining ones are not renormalized.
+forbidden tokens are masked and the remaining ones are not renormalized. A forced token has
+log-probability 0, so that the log-probability of a hypothesis is that of what follows its prefix.
+(If it counted, a length penalty would divide that of an improbable prefix, such as the language
+code of a multilingual model, by a longer length, and prefer long translations.)
 """
 
 import flax.struct
@@ -69,13 +72,15 @@ def next_log_probs(
         continues = allowed & ~is_eos & (logits > NEG_INF / 2)
         may_end = (index >= constraints.min_length) | ~continues.any(-1, keepdims=True)
         allowed = continues | (may_end & is_eos)
+    log_probs = logits - jax.nn.logsumexp(logits, axis=-1, keepdims=True)  # [B, K, V]
+    at_limit = (index + 1 >= length_limits)[:, None, None]  # [B, 1, 1]
     if constraints.prefix is not None:
         forced = constraints.prefix[:, index, None, None]  # [B, 1, 1]
-        allowed = jnp.where(forced != special_ids.pad, token_ids == forced, allowed)
-    at_limit = (index + 1 >= length_limits)[:, None, None]  # [B, 1, 1]
+        is_forced = (forced != special_ids.pad) & ~at_limit
+        allowed = jnp.where(is_forced, token_ids == forced, allowed)
+        log_probs = jnp.where(is_forced, 0.0, log_probs)
     allowed = jnp.where(at_limit, is_eos, allowed)
-    log_normalizer = jax.nn.logsumexp(logits, axis=-1, keepdims=True)  # [B, K, 1]
-    return jnp.where(allowed, logits - log_normalizer, NEG_INF)
+    return jnp.where(allowed, log_probs, NEG_INF)
 
 
 def _repeats_ngram(
