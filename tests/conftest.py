@@ -6,10 +6,18 @@ import os
 import pathlib
 import signal
 
+# Libraries that a module of the package imports first are compiled anew: the import hook below has
+# other names for bytecode.
+import flax.nnx  # noqa: F401
 import jax
 import jax.numpy as jnp
 import jaxtyping
+import matplotlib.figure  # noqa: F401
+import optax  # noqa: F401
+import orbax.checkpoint  # noqa: F401
 import pytest
+import scipy.special  # noqa: F401
+import typechecks  # noqa: F401
 import variables
 
 jax.config.update("jax_platforms", os.environ.setdefault("JAX_PLATFORMS", "cpu"))
