@@ -17,7 +17,10 @@ def pytest_configure(config):
         config.pluginmanager.import_plugin("environment")
 
 
-LONGEST = ("test_results", "test_pronoun_results", "test_notebooks", "test_apps", "test_devices")
+LONGEST = (
+    *("test_results", "test_pronoun_results", "test_notebooks", "test_seams", "test_training"),
+    *("test_devices", "test_model", "test_apps"),
+)
 """These files are begun first, so that neither process has to finish one when the other is done."""
 
 
