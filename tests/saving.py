@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Training states to save and restore, shared by the tests of checkpoints."""
 
+import functools
 import hashlib
 import shutil
 
@@ -24,6 +25,7 @@ OPTIMIZERS = ("adam", "adafactor", "muon", "schedule_free")
 KEEP_ALL = TrainingConfig(keep_last=9)
 
 
+@functools.cache
 def state_at(step):
     """A state in which every number depends on the step.
 

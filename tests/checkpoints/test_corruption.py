@@ -23,7 +23,7 @@ from saving import (
 from transformer.checkpoints.manager import Checkpoints
 from transformer.config import TrainingConfig
 
-DEFAULT, ALL = 20, 200
+DEFAULT, ALL = 16, 200  # twice every kind of damage, and many times
 STEPS = (10, 20, 30)
 BEST, NEWEST = 10, 30
 

@@ -123,7 +123,7 @@ def test_text_that_train_refuses_is_an_error_and_the_rest_is_still_checked(write
     train = write("train", [*PLAIN[:4], PLAIN[0]])
     with open(tmp_path / "train.target", "a") as file:
         file.write("eine Zeile zu viel\n")
-    finished = doctor(*train, *write("validation", PLAIN[4:5]))
+    finished = doctor(*train, *write("validation", PLAIN[4:5]), "--notiming")
     assert finished.status == 1
     assert "train.source has 5 lines" in finished.err
     assert "train.target has 6" in finished.err

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Libraries are imported when they are needed, so that ``import`` and ``--help`` are quick."""
 
+import os
 import subprocess
 import sys
 
@@ -45,13 +46,25 @@ before = state()
 import experiments.train, experiments.translate, experiments.serve, transformer.translator
 assert state() == before
 """
+TENSORFLOW = """
+try:
+    import tensorflow
+except SystemExit as stop:
+    print(stop)
+"""
 UNNEEDED = {"matplotlib", "sacrebleu", "sentencepiece", "tensorboard", "tensorflow", "torch"}
 
 
-def test_imports_change_nothing_in_the_process_and_help_loads_no_library_that_only_running_needs():
+def test_imports_change_nothing_in_the_process_and_help_loads_no_library_that_only_running_needs(
+    tmp_path,
+):
+    """Nor is one looked for: TensorFlow is here a module that ends the program."""
+    (tmp_path / "tensorflow.py").write_text("raise SystemExit('the_stand_in')\n")
+    paths = os.pathsep.join([str(tmp_path), environment()["PYTHONPATH"]])
     again = "sys.modules.pop('experiments.train')"  # else runpy warns
-    found = {*printed(IMPORTS + again + HELP.format(app="train")).split()}
-    assert "experiments" in found
+    program = IMPORTS + again + HELP.format(app="train") + TENSORFLOW
+    found = {*printed(program, PYTHONPATH=paths).split()}
+    assert {"experiments", "the_stand_in"} <= found
     assert not found & UNNEEDED
 
 

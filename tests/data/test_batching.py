@@ -339,7 +339,7 @@ def test_a_packed_mixture_reads_each_pair_as_its_weight_says():
 def test_a_fraction_is_the_same_for_pairs_of_all_lengths():
     """600 pairs, many of which are alone with their lengths."""
     corpus = numbered(lengths_of(600, 20, 3))
-    for weight, config in itertools.product((0.1, 0.5, 1.7), (CONFIG, PACKED)):
+    for weight, config in itertools.product((0.1, 1.7), (CONFIG, PACKED)):
         batches = Batches([(weight, corpus)], config, 0)
         mean = np.mean([counted(batches, epoch) for epoch in range(100)], axis=0)
         assert mean.sum() == pytest.approx(weight * 600, rel=0.01)

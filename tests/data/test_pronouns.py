@@ -11,7 +11,6 @@ import pytest
 import tensorflow_datasets as tfds
 
 from experiments.data.grammars.pronouns import (
-    LANGUAGES,
     SPLITS,
     PronounsGrammar,
     english,
@@ -78,12 +77,12 @@ def test_words_of_a_sentence_are_the_tokens_of_the_grammar():
 # ------------------------------------------------------------------------------------ corpus
 
 
-GERMAN_AND_NIGHTLY_FRENCH = pytest.mark.parametrize(
-    "language", ["de", pytest.param("fr", marks=pytest.mark.slow)]
-)
+@pytest.fixture(params=["de", pytest.param("fr", marks=pytest.mark.slow)])
+def language(request):
+    """The target language of a corpus; the French one is made and tested nightly."""
+    return request.param
 
 
-@GERMAN_AND_NIGHTLY_FRENCH
 def test_splits_have_their_sizes_and_share_no_sentence(language):
     sizes = {split: len(examples(language, split)) for split in SPLITS}
     assert sizes == {"train": 46_000, "validation": 1_000, "test": 2_000, "test_unseen": 2_000}
@@ -96,7 +95,6 @@ def test_splits_have_their_sizes_and_share_no_sentence(language):
         assert resolved >= (0.5 if split == "train" else 0.6)
 
 
-@GERMAN_AND_NIGHTLY_FRENCH
 def test_noun_pairs_of_test_unseen_occur_in_no_other_split_but_each_noun_in_train(language):
     pairs, occurrences, resolutions = {}, Counter(), Counter()
     for split in SPLITS:
@@ -117,7 +115,6 @@ def test_noun_pairs_of_test_unseen_occur_in_no_other_split_but_each_noun_in_trai
         assert resolutions[lemma] >= 30, lemma
 
 
-@GERMAN_AND_NIGHTLY_FRENCH
 def test_twins_differ_in_the_reason_and_in_the_antecedent(language):
     twins = defaultdict(list)
     for split in SPLITS:
@@ -140,7 +137,6 @@ def test_twins_differ_in_the_reason_and_in_the_antecedent(language):
             assert sum(one != other for one, other in differing) == 1
 
 
-@pytest.mark.parametrize("language", LANGUAGES)
 def test_baselines_stay_low(language):
     for split in SPLITS:
         chosen = [as_features(example) for example in examples(language, split)]
@@ -154,7 +150,6 @@ def test_baselines_stay_low(language):
     assert scores["twin_accuracy"] == 0
 
 
-@pytest.mark.parametrize("language", LANGUAGES)
 def test_alignment_is_complete(language):
     for example in [each for split in SPLITS for each in examples(language, split)[:10_000]]:
         source, target = words(example.source), words(example.target)
@@ -167,7 +162,6 @@ def test_alignment_is_complete(language):
             assert (example.pronoun, example.target_pronoun) in example.alignment
 
 
-@pytest.mark.parametrize("language", LANGUAGES)
 def test_corpus_is_the_same_on_every_machine(language):
     digest = hashlib.sha256()
     for split in SPLITS:
@@ -189,7 +183,6 @@ PUBLISHED = {
 }
 
 
-@pytest.mark.parametrize("language", LANGUAGES)
 def test_published_sentences_are_twins_of_the_test_split(language):
     published = [each for each in examples(language, "test") if each.source in PUBLISHED]
     assert {each.source: each.target for each in published} == {
@@ -199,35 +192,39 @@ def test_published_sentences_are_twins_of_the_test_split(language):
     assert published[0].twin == published[1].twin
 
 
-def test_published_alignment_and_indices():
+WIDE = {
     #  0   1      2      3     4   5      6       7  8   9   10   11
     # The animal didn't cross the street because it was too wide .
     # Das Tier überquerte die Straße nicht , weil sie zu breit war .
     #  0   1    2          3   4      5    6  7    8   9   10   11 12
-    wide = "The animal didn't cross the street because it was too wide."
-    example = next(each for each in examples("de", "test") if each.source == wide)
-    assert set(example.alignment) == {
-        (0, 0), (1, 1), (2, 2), (2, 5), (3, 2), (4, 3), (5, 4), (6, 7), (7, 8), (8, 11), (9, 9),
-        (10, 10), (11, 12),
-    }  # fmt: skip
-    assert (example.pronoun, example.antecedent, example.distractor) == (7, 5, 1)
-    assert (example.target_pronoun, example.subject_pronoun) == (8, "es")
-    #  0   1      2      3     4   5      6       7  8   9   10   11
-    # The animal didn't cross the street because it was too wide .
+    "de": (
+        {(0, 0), (1, 1), (2, 2), (2, 5), (3, 2), (4, 3), (5, 4), (6, 7), (7, 8), (8, 11), (9, 9),
+         (10, 10), (11, 12)},
+        (8, "es"),
+    ),
     # L' animal n' a pas traversé la rue parce qu' elle était trop large .
     # 0  1      2  3 4   5        6  7   8     9   10   11    12   13    14
-    example = next(each for each in examples("fr", "test") if each.source == wide)
-    assert set(example.alignment) == {
-        (0, 0), (1, 1), (2, 2), (2, 3), (2, 4), (3, 5), (4, 6), (5, 7), (6, 8), (6, 9), (7, 10),
-        (8, 11), (9, 12), (10, 13), (11, 14),
-    }  # fmt: skip
-    assert (example.target_pronoun, example.subject_pronoun) == (10, "il")
+    "fr": (
+        {(0, 0), (1, 1), (2, 2), (2, 3), (2, 4), (3, 5), (4, 6), (5, 7), (6, 8), (6, 9), (7, 10),
+         (8, 11), (9, 12), (10, 13), (11, 14)},
+        (10, "il"),
+    ),
+}  # fmt: skip
+
+
+def test_published_alignment_and_indices(language):
+    wide = "The animal didn't cross the street because it was too wide."
+    example = next(each for each in examples(language, "test") if each.source == wide)
+    alignment, pronouns = WIDE[language]
+    assert set(example.alignment) == alignment
+    assert (example.pronoun, example.antecedent, example.distractor) == (7, 5, 1)
+    assert (example.target_pronoun, example.subject_pronoun) == pronouns
 
 
 # ----------------------------------------------------------------------------------- lexicon
 
 
-def test_an_english_sentence_has_one_translation():
+def test_an_english_word_has_one_translation():
     # Words: no English form belongs to two rows, or to two numbers or tenses of a row.
     nouns = [form for each in NOUNS.values() for form in (each.singular, each.plural) if form]
     assert len(set(nouns)) == len(nouns)
@@ -249,18 +246,20 @@ def test_an_english_sentence_has_one_translation():
         for role, reasons in (("subject", frame.subject_reasons), ("object", frame.object_reasons)):
             for reason in reasons:
                 assert role_of.setdefault((*event, reason), role) == role
-    # Sentences: the corpus and other draws agree on sentences that are in both.
-    for language, target in TARGETS.items():
-        translations = {
-            each.source: each.target for split in SPLITS for each in examples(language, split)
-        }
-        common = 0
-        for meaning in drawn_meanings(6_000):
-            source = join(token.text for token in realize(meaning, english))
-            translation = join(token.text for token in realize(meaning, target))
-            common += source in translations
-            assert translations.setdefault(source, translation) == translation
-        assert common > 100
+
+
+def test_an_english_sentence_has_one_translation(language):
+    """The corpus and other draws agree on sentences that are in both."""
+    translations = {
+        each.source: each.target for split in SPLITS for each in examples(language, split)
+    }
+    common = 0
+    for meaning in drawn_meanings(6_000):
+        source = join(token.text for token in realize(meaning, english))
+        translation = join(token.text for token in realize(meaning, TARGETS[language]))
+        common += source in translations
+        assert translations.setdefault(source, translation) == translation
+    assert common > 100
 
 
 def test_a_reason_can_only_be_true_of_its_noun():
@@ -334,7 +333,6 @@ def test_pronoun_metrics_need_resolution_sentences_and_one_hypothesis_per_exampl
 # ----------------------------------------------------------------------------------- builder
 
 
-@pytest.mark.parametrize("language", LANGUAGES)
 def test_builder_writes_and_reads_without_tensorflow(language, tmp_path):
     tfds.disable_progress_bar()
     builder = PronounsGrammar(config=language, data_dir=tmp_path, file_format="array_record")

@@ -2,6 +2,7 @@
 """The house rules that a program can check: imports, licenses, module names, library boundaries."""
 
 import ast
+import functools
 import os
 import re
 import subprocess
@@ -37,6 +38,7 @@ def relative(path):
     return str(path.relative_to(REPOSITORY))
 
 
+@functools.cache
 def imported_libraries(path):
     """Top-level names of all modules that a file imports, at any depth of its code."""
     names = set()
@@ -70,8 +72,8 @@ def test_the_checked_files_include_every_kind():
 def test_every_file_has_a_license_line_and_a_docstring():
     for path in FILES:
         text = path.read_text(encoding="utf-8")
-        assert text.startswith("# SPDX-License-Identifier: Apache-2.0\n"), relative(path)
-        assert ast.get_docstring(ast.parse(text)), relative(path)
+        start = r'# SPDX-License-Identifier: Apache-2.0\n(#.*\n)*"""\S'
+        assert re.match(start, text), relative(path)
 
 
 def test_no_module_is_a_drawer_for_everything():
@@ -241,22 +243,21 @@ step = jax.jit(transformer.train_step, static_argnums=(0, 1))
 state, sums = step(model, optimizer, state, transformer.Batch(source, source))
 assert int(state.step) == 1 and float(sums.tokens) == 6, sums
 
-def translate(params, beams):
+def translate(params):
     call = lambda method, *a: model.apply({"params": params}, *a, method=method)
     memory = call(model.encode, source)
     return beam_search.beam_search(
         lambda tokens, cache: call(model.step, tokens, cache),
         model.reorder,
-        call(model.init_cache, memory, source, beams, 5),
+        call(model.init_cache, memory, source, 2, 5),
         jnp.array([5, 3]),
-        num_beams=beams,
+        num_beams=2,
         max_length=5,
     )
 
-for beams in (1, 2):
-    found = jax.jit(translate, static_argnums=1)(state.params, beams)
-    assert found.tokens.shape == (2, beams, 5), found
-    assert ((found.tokens[:, 0] == 2).sum(-1) == 1).all(), found
+found = jax.jit(translate)(state.params)
+assert found.tokens.shape == (2, 2, 5), found
+assert ((found.tokens[:, 0] == 2).sum(-1) == 1).all(), found
 
 here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
 abstract = jax.tree.map(
@@ -282,13 +283,3 @@ def test_the_library_imports_trains_and_decodes_with_jax_flax_optax_orbax_and_ja
     finished = python("-c", ALONE, JAX_DISABLE_MOST_OPTIMIZATIONS="1")
     assert finished.returncode == 0, finished.stderr
     assert finished.stdout == "imported, trained, decoded\n"
-
-
-def test_the_apps_import_no_tensorflow(tmp_path):
-    (tmp_path / "tensorflow").mkdir()
-    (tmp_path / "tensorflow" / "__init__.py").write_text("raise SystemExit('TensorFlow')\n")
-    paths = os.pathsep.join([str(tmp_path), str(REPOSITORY)])
-    stands = python("-c", "import tensorflow", PYTHONPATH=paths)
-    assert stands.stderr == "TensorFlow\n", "the stand-in is what would be imported"
-    finished = python("-c", "import experiments.train", PYTHONPATH=paths)
-    assert finished.returncode == 0, finished.stderr

@@ -10,7 +10,8 @@ import pytest
 from apps import REPOSITORY
 from flax import nnx
 
-from transformer import Transformer
+from transformer import shift_right
+from transformer.config import ModelConfig, TransformerConfig
 
 
 def blocks(path, title=""):
@@ -40,12 +41,14 @@ def test_the_first_program_of_the_readme_runs():
     assert (np.diff(scores, axis=1) <= 0).all(), "best first"
 
 
+@pytest.mark.slow
 def test_the_page_of_python_runs(page):
     assert jax.tree.structure(page["gradient"]) == jax.tree.structure(page["params"])
     assert float(jnp.abs(page["logits"] - page["without"]).max()) > 0
     assert len(page["tokens"]) == 8
 
 
+@pytest.mark.slow
 def test_a_loss_that_a_layer_of_the_page_sows_is_trained_and_evaluated(page):
     loss, params, batch = page["loss"], page["params"], page["batch"]
     sparse, plain = page["sparse"], page["model"]
@@ -54,22 +57,15 @@ def test_a_loss_that_a_layer_of_the_page_sows_is_trained_and_evaluated(page):
         assert float(more) > 0
 
 
+@pytest.mark.slow
 def test_a_subclass_of_a_config_on_the_page_leaves_the_name_of_its_parent(page):
-    from transformer.config import ModelConfig, TransformerConfig
-
     assert ModelConfig.from_dict({"family": "transformer"}) == TransformerConfig()
     assert issubclass(page["MyConfig"], TransformerConfig)
 
 
-def test_nnx_computes_the_same_logits():
-    from transformer import TransformerConfig
-
-    model = Transformer(
-        TransformerConfig(vocab_size=11, num_layers=1, d_model=8, num_heads=2, d_ff=16)
-    )
-    source, target_in = jnp.array([[4, 7, 5, 10, 2]]), jnp.array([[1, 5, 9, 4]])
-    bridged = nnx.bridge.ToNNX(model, rngs=nnx.Rngs(0))
-    bridged.lazy_init(source, target_in)
-    params = nnx.to_pure_dict(nnx.state(bridged, nnx.Param))
-    logits = model.apply({"params": params}, source, target_in)
-    assert (bridged(source, target_in) == logits).all()
+@pytest.mark.slow
+def test_nnx_computes_the_same_logits(page):
+    source, target_in = page["source"], shift_right(page["target"])
+    params = nnx.to_pure_dict(nnx.state(page["bridged"], nnx.Param))
+    logits = page["model"].apply({"params": params}, source, target_in)
+    assert (page["bridged"](source, target_in) == logits).all()

@@ -227,5 +227,7 @@ def test_vocabularies_are_shared_or_separate(tmp_path):
     separate = Vocabularies.load(tmp_path / "target", tmp_path / "source")
     assert not separate.are_shared
     assert (separate.source.vocab_size, separate.target.vocab_size) == (5, 6)
+    with pytest.raises(InputError, match="separate vocabularies"):
+        _ = separate.tokenizer
     with pytest.raises(InputError, match="missing is not a tokenizer"):
         Vocabularies.load(tmp_path / "target", tmp_path / "missing")
