@@ -41,6 +41,20 @@ def test_a_state_and_its_meta_are_restored_bit_for_bit(tmp_path, abstract):
     assert jax.random.uniform(state.rng) == jax.random.uniform(state_at(7).rng)
 
 
+def test_a_path_that_orbax_would_take_for_a_pattern_is_refused(tmp_path):
+    for name in ("run[1]", "run*", "a?b/run"):
+        with pytest.raises(InputError, match="which Orbax takes for a pattern of names; use a dir"):
+            Checkpoints(tmp_path / name, KEEP_ALL, writing=True)
+
+
+def test_the_newest_parameters_are_read_back(tmp_path, abstract):
+    save(tmp_path, [3, 7])
+    with Checkpoints(tmp_path, KEEP_ALL, writing=True) as checkpoints:
+        checkpoints.require_readable(abstract.weights)
+        with pytest.raises(InputError, match="step 7: "):
+            checkpoints.require_readable(abstract.weights | {"more": abstract.weights["scale"]})
+
+
 @pytest.mark.parametrize("name", sorted(OPTIMIZERS))
 def test_every_field_of_the_state_is_restored(tmp_path, name):
     config = OptimizerConfig(name=name, schedule="constant")

@@ -75,6 +75,13 @@ def test_on_a_cpu_a_checkpoint_is_complete_before_the_next_step(experiment, tmp_
         assert checkpoints.steps() == [0]
 
 
+def test_the_first_checkpoint_alone_is_read_back(experiment, tmp_path, monkeypatch):
+    read_back = []
+    monkeypatch.setattr(Checkpoints, "require_readable", lambda self, _: read_back.append(self))
+    train(experiment, tmp_path, [])
+    assert len(read_back) == 1
+
+
 @pytest.fixture
 def compilations(caplog):
     """The log, with the compilations of all threads; nothing is compiled yet."""
