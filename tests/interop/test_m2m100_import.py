@@ -177,15 +177,17 @@ def test_logits_and_translations_are_those_of_transformers(directory, imported):
     translator = Translator(imported.config, imported.params, sides)
     excluded = [[0], [1]]  # Padding, and BOS, whose logit here is that of a row without a name.
     for sentence, ids in zip(SENTENCES, sides.source.encode(SENTENCES), strict=True):
-        [output] = theirs.generate(
-            torch.tensor([original[ids].tolist()]),
-            num_beams=1,
-            max_length=12,
-            forced_bos_token_id=GERMAN,
-            bad_words_ids=excluded,
-        ).tolist()
-        found = translator(sentence, beams=1, max_length=11)
-        assert original[[*found.tokens]].tolist()[: len(output) - 2] == output[1:-1]
+        for beams in (1, 4):
+            [output] = theirs.generate(
+                torch.tensor([original[ids].tolist()]),
+                num_beams=beams,
+                max_length=12,
+                forced_bos_token_id=GERMAN,
+                bad_words_ids=excluded,
+            ).tolist()
+            decode = {"beams": beams, "max_length": 11, "length_penalty": "length", "alpha": 1.0}
+            found = original[[*translator(sentence, **decode).tokens]].tolist()
+            assert found[: len(output) - 2] == output[1:-1]
 
 
 @pytest.mark.slow
