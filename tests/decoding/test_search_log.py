@@ -32,6 +32,18 @@ SEARCHES = {
 QUICK = ("long",)
 
 
+@pytest.fixture(scope="module")
+def model(shallow):
+    """A model that compiles quickly."""
+    return shallow[0]
+
+
+@pytest.fixture(scope="module")
+def params(shallow):
+    """Its parameters."""
+    return shallow[1]
+
+
 @pytest.fixture(
     scope="module",
     params=[
@@ -152,25 +164,25 @@ def test_a_model_with_a_kernel_without_weights_is_logged_too(model, params):
         search_log.record(each, params, SOURCE, decode=decode) for each in (chunked, model)
     )
     assert log.results == expected.results
-    assert log.steps[-1].cross_attention.shape == (len(log.steps[-1].tokens), 3, 3, 5)
+    assert log.steps[-1].cross_attention.shape == (len(log.steps[-1].tokens), 2, 2, 5)
 
 
 def test_a_forced_prefix_begins_every_hypothesis(model, params):
-    decode, prefix = DecodeConfig(beams=2, max_length=5), [9, 4]
+    decode, prefix = SEARCHES["beams"], [9, 4]
     log = search_log.record(model, params, SOURCE, decode=decode, prefix=prefix, top=11)
     free = search_log.record(model, params, SOURCE, decode=decode)
     assert free.results[0].tokens[:2] != (9, 4)
     for index, step in enumerate(log.steps):
         assert all(tokens[:2] == (9, 4)[:index] for tokens in step.tokens)
-    assert [len(step.tokens) for step in log.steps[:4]] == [1, 1, 1, 2]
+    assert [len(step.tokens) for step in log.steps[:4]] == [1, 1, 1, 3]
     # The model's own log-probabilities are added, however unlikely the forced tokens are.
     total = 0.0
     for step, following in zip(log.steps, [9, 4], strict=False):
         [position] = np.flatnonzero(step.top_tokens[0] == following)
         total += step.top_log_probs[0, position]
     assert log.steps[2].log_probs == pytest.approx((total,), rel=1e-5)
-    with pytest.raises(InputError, match="the prefix has 5 tokens, but the longest output has 5"):
-        search_log.record(model, params, SOURCE, decode=decode, prefix=[9] * 5)
+    with pytest.raises(InputError, match="the prefix has 7 tokens, but the longest output has 7"):
+        search_log.record(model, params, SOURCE, decode=decode, prefix=[9] * 7)
 
 
 def test_the_best_result_alone_is_found_by_the_program_of_the_log(model, params, caplog):

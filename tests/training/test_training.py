@@ -512,9 +512,9 @@ def test_the_weights_are_the_average_if_one_is_kept():
 @pytest.fixture(scope="module")
 def nan_at_position_5():
     """A step, a state whose position embedding 5 is NaN, and batches of five and six positions."""
-    config = CONFIG.replace(
-        model=CONFIG.model.replace(positions="learned", max_positions=200),
-        training=CONFIG.training.replace(ema_decay=0.9),
+    config = DRY.replace(
+        model=DRY.model.replace(positions="learned", max_positions=200),
+        training=DRY.training.replace(ema_decay=0.9),
     )
     state = averaging(config)
 
