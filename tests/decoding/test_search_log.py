@@ -4,6 +4,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import oracle
 import pytest
 
 from transformer.config import DecodeConfig
@@ -157,14 +158,15 @@ def test_predictions_and_attention_are_those_of_teacher_forcing(by_teacher_forci
 
 
 @pytest.mark.slow
-def test_a_model_with_a_kernel_without_weights_is_logged_too(model, params):
-    decode = SEARCHES["beams"]
+def test_a_model_with_a_kernel_without_weights_is_logged_too(config):
+    decode, model = SEARCHES["beams"], protocol.build(config)
+    params = oracle.random_params(model, seed=0)
     chunked = protocol.build(model.config.replace(attention_kernel="chunked"))
     log, expected = (
         search_log.record(each, params, SOURCE, decode=decode) for each in (chunked, model)
     )
     assert log.results == expected.results
-    assert log.steps[-1].cross_attention.shape == (len(log.steps[-1].tokens), 2, 2, 5)
+    assert log.steps[-1].cross_attention.shape == (len(log.steps[-1].tokens), 3, 3, 5)
 
 
 def test_a_forced_prefix_begins_every_hypothesis(model, params):
