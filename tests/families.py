@@ -146,15 +146,13 @@ class Calls:
         """Check that cached steps give the logits of teacher forcing.
 
         Four beams, in one group or two, read random tokens, survive and multiply at random within
-        their group. If `grow`, the cache begins with two slots and grows twice, and two of three
-        sentences continue alone after three steps.
+        their group. If `grow`, the cache begins with three slots and grows after three steps, from
+        where two of three sentences continue alone.
         """
         rng, size = np.random.default_rng(groups), 4 // groups
         sentences, histories = np.arange(3), np.zeros((3, 4, 0), np.int32)
-        cache = jax.jit(functools.partial(self.fresh, 2 if grow else LENGTH, groups))()
+        cache = jax.jit(functools.partial(self.fresh, 3 if grow else LENGTH, groups))()
         for t in range(LENGTH):
-            if grow and t == 2:
-                cache = self.model.grow(cache, 3)
             if grow and t == 3:
                 cache = self.model.grow(cache, LENGTH)
                 complete = jax.eval_shape(functools.partial(self.fresh, LENGTH, groups))

@@ -4,6 +4,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import oracle
 import pytest
 
 from transformer.config import DecodeConfig
@@ -30,6 +31,18 @@ SEARCHES = {
 
 
 QUICK = ("long",)
+
+
+@pytest.fixture(scope="module")
+def model(shallow):
+    """A model that compiles quickly."""
+    return shallow[0]
+
+
+@pytest.fixture(scope="module")
+def params(shallow):
+    """Its parameters."""
+    return shallow[1]
 
 
 @pytest.fixture(
@@ -145,8 +158,9 @@ def test_predictions_and_attention_are_those_of_teacher_forcing(by_teacher_forci
 
 
 @pytest.mark.slow
-def test_a_model_with_a_kernel_without_weights_is_logged_too(model, params):
-    decode = SEARCHES["beams"]
+def test_a_model_with_a_kernel_without_weights_is_logged_too(config):
+    decode, model = SEARCHES["beams"], protocol.build(config)
+    params = oracle.random_params(model, seed=0)
     chunked = protocol.build(model.config.replace(attention_kernel="chunked"))
     log, expected = (
         search_log.record(each, params, SOURCE, decode=decode) for each in (chunked, model)
@@ -156,21 +170,21 @@ def test_a_model_with_a_kernel_without_weights_is_logged_too(model, params):
 
 
 def test_a_forced_prefix_begins_every_hypothesis(model, params):
-    decode, prefix = DecodeConfig(beams=2, max_length=5), [9, 4]
+    decode, prefix = SEARCHES["beams"], [9, 4]
     log = search_log.record(model, params, SOURCE, decode=decode, prefix=prefix, top=11)
     free = search_log.record(model, params, SOURCE, decode=decode)
     assert free.results[0].tokens[:2] != (9, 4)
     for index, step in enumerate(log.steps):
         assert all(tokens[:2] == (9, 4)[:index] for tokens in step.tokens)
-    assert [len(step.tokens) for step in log.steps[:4]] == [1, 1, 1, 2]
+    assert [len(step.tokens) for step in log.steps[:4]] == [1, 1, 1, 3]
     # The model's own log-probabilities are added, however unlikely the forced tokens are.
     total = 0.0
     for step, following in zip(log.steps, [9, 4], strict=False):
         [position] = np.flatnonzero(step.top_tokens[0] == following)
         total += step.top_log_probs[0, position]
     assert log.steps[2].log_probs == pytest.approx((total,), rel=1e-5)
-    with pytest.raises(InputError, match="the prefix has 5 tokens, but the longest output has 5"):
-        search_log.record(model, params, SOURCE, decode=decode, prefix=[9] * 5)
+    with pytest.raises(InputError, match="the prefix has 7 tokens, but the longest output has 7"):
+        search_log.record(model, params, SOURCE, decode=decode, prefix=[9] * 7)
 
 
 def test_the_best_result_alone_is_found_by_the_program_of_the_log(model, params, caplog):

@@ -103,7 +103,8 @@ METRIC = LogitDifference(jnp.array([0, 1, 2]), jnp.array([5, 7, 2]), jnp.array([
 
 
 @pytest.mark.parametrize(
-    ("replacement", "heads_at_once"), [("zero", None), ("mean", 1), ("resample", 3)]
+    ("replacement", "heads_at_once"),
+    [pytest.param("zero", None, marks=pytest.mark.slow), ("mean", 1), ("resample", 3)],
 )
 def test_a_metric_is_that_of_each_pair_without_each_head(
     shallow, source, traced, nothing, replacement, heads_at_once

@@ -142,20 +142,6 @@ def test_keys_shared_by_heads_are_patched_as_each_head_reads_them(shallow):
     assert np.abs(seen.z[:, 3]).max() > 1e-3
 
 
-def test_patches_of_weights_act_whatever_the_kernel_is(shallow, traced, nothing):
-    model, params = shallow
-    weights = jnp.ones((1, 3, 5, 5)) / 5
-    changed = nothing.patch_heads("encoder", "weights", weights > 0, weights)
-    expected = traced(interventions=changed)[0]
-    for kernel in ("chunked", "fused"):
-        other = protocol.build(model.config.replace(attention_kernel=kernel))
-        found = jax.jit(lambda other=other: run(
-            *(other, params, SOURCE, TARGET_IN), interventions=changed
-        )[0])()  # fmt: skip
-        np.testing.assert_allclose(found, expected, atol=1e-5)
-    assert np.abs(traced()[0] - expected).max() > 1e-3
-
-
 # Patches of the residual stream.
 
 

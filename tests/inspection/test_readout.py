@@ -78,15 +78,22 @@ def test_the_last_row_of_the_logit_lens_equals_the_logits_and_the_first_reads_th
 ):
     model, params = shallow
     logits, trace = traced()
+    residual = trace.decoder.residual
     if norm == "pre":
         model = protocol.build(model.config.replace(norm="pre"))
         params = oracle.random_params(model, seed=2)
         pair = np.array([4, 7, 5, 10, 2]), np.array([1, 5, 9, 4])
-        logits, trace = jax.jit(lambda: run(model, params, *pair, capture="full"))()
-    lens = jax.jit(lambda residual: logit_lens(model, params, residual))(trace.decoder.residual)
+
+        @jax.jit
+        def seen():
+            logits, trace = run(model, params, *pair, capture="full")
+            return logits, trace.decoder.residual
+
+        logits, residual = seen()
+    lens = jax.jit(lambda residual: logit_lens(model, params, residual))(residual)
     assert lens.shape == (3, 4, 11)
     np.testing.assert_allclose(lens[-1], logits, atol=1e-5)
-    x = np.asarray(trace.decoder.residual[0], np.float64)
+    x = np.asarray(residual[0], np.float64)
     if norm == "pre":
         p = oracle.arrays(params)["decoder"]["final_norm"]
         x = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-6)

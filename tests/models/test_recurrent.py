@@ -386,9 +386,12 @@ def test_packed_rows_are_refused_by_the_model_too():
 
 def test_an_lstm_first_remembers():
     model = protocol.build(SUTSKEVER)
-    params = jax.jit(model.init)(jax.random.key(0), SOURCE, TARGET_IN)["params"]
-    bias = params["encoder"]["backward_0"]["bias"]
-    np.testing.assert_array_equal(bias, np.repeat([0, 1, 0, 0], 4))
-    recurrent = params["encoder"]["backward_0"]["recurrent"]
-    for gate in np.split(recurrent, 4, axis=1):
+
+    @jax.jit
+    def fresh(key):
+        return model.init(key, SOURCE, TARGET_IN)["params"]["encoder"]["backward_0"]
+
+    params = fresh(jax.random.key(0))
+    np.testing.assert_array_equal(params["bias"], np.repeat([0, 1, 0, 0], 4))
+    for gate in np.split(params["recurrent"], 4, axis=1):
         np.testing.assert_allclose(gate @ gate.T, np.eye(4), atol=1e-5)

@@ -29,6 +29,7 @@ from transformer.training.losses import smoothed_cross_entropy
 from transformer.training.optimizers import optimizer
 from transformer.training.step import TrainState, loss, train_step
 
+SHALLOW = TINY.replace(decoder_layers=1)
 ADAM = OptimizerConfig(schedule="constant", warmup_steps=1, learning_rate=0.01)
 
 
@@ -198,8 +199,8 @@ class MixtureOfExperts(Transformer):
 
 
 def test_a_mixture_of_experts_is_trained_and_evaluated_with_its_balancing_loss():
-    """Also with recomputed activations; the least loss, 0.01 a layer, is that of equal loads."""
-    model = MixtureOfExperts(TINY.replace(dropout=0.0, remat="full"))
+    """Also with recomputed activations; the least loss, 0.01, is that of equal loads."""
+    model = MixtureOfExperts(SHALLOW.replace(dropout=0.0, remat="full"))
     batch = Batch(SOURCE, TARGET_IN)
     before, after, sums = trained(model, batch, 5)
     assert sums[-1] < sums[0]
@@ -217,7 +218,7 @@ def test_a_mixture_of_experts_is_trained_and_evaluated_with_its_balancing_loss()
         return loss(model, params, batch), of_tokens.loss, balance * of_tokens.tokens
 
     evaluated, of_tokens, balance = losses(before)
-    assert balance >= 0.01 * TINY.depth("decoder") * evaluated.tokens
+    assert balance >= 0.01 * evaluated.tokens
     assert float(evaluated.loss - of_tokens) == pytest.approx(float(balance), rel=1e-3)
     assert sums[0] == pytest.approx(float(evaluated.loss / evaluated.tokens), rel=1e-5)
 
@@ -225,11 +226,14 @@ def test_a_mixture_of_experts_is_trained_and_evaluated_with_its_balancing_loss()
 # All of them in a search.
 
 
-@pytest.mark.parametrize("model_class", [TwoKinds, Linear, MixtureOfExperts])
-def test_cached_steps_give_the_logits_of_teacher_forcing(model_class):
-    """Also of beams that are reordered, in caches that grow, for some of the sentences."""
-    model = model_class(TINY)
-    Calls(model, oracle.random_params(model, seed=0)).check_steps(groups=2, grow=True)
+@pytest.mark.parametrize(
+    ("model_class", "config", "grow"),
+    [(TwoKinds, TINY, False), (Linear, SHALLOW, True), (MixtureOfExperts, SHALLOW, False)],
+)
+def test_cached_steps_give_the_logits_of_teacher_forcing(model_class, config, grow):
+    """Also of beams that are reordered, and of a cache of another kind that grows."""
+    model = model_class(config)
+    Calls(model, oracle.random_params(model, seed=0)).check_steps(groups=2, grow=grow)
 
 
 def test_normalized_queries_are_inspected_as_they_are():
@@ -278,14 +282,14 @@ class Listener(Transformer):
 
 
 def test_frames_are_the_source_of_a_transformer_that_is_trained_and_searched():
-    model = Listener(TINY)
+    model = Listener(SHALLOW)
     frames = jnp.asarray(np.random.default_rng(0).standard_normal((3, 6, 4)), jnp.float32)
     mask = jnp.arange(6) < jnp.array([[6], [4], [5]])
     speech = Speech(frames, mask)
     _, params, sums = trained(model, Batch(speech, TARGET_IN), 5)
     assert sums[-1] < sums[0]
 
-    config = DecodeConfig(beams=2, extra_length=2)
+    config = DecodeConfig(beams=1, extra_length=2)
     search = jax.jit(lambda params, speech: generate(model, params, speech, config))
     found = search(params, speech)
     tokens = found.tokens[:, 0]

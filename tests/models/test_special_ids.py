@@ -9,9 +9,8 @@ import numpy as np
 import oracle
 import pytest
 
-from transformer import sharding
-from transformer.batch import Batch
-from transformer.config import Config, DecodeConfig, ParallelConfig, TransformerConfig
+from transformer.batch import Batch, target_log_probs
+from transformer.config import Config, DecodeConfig, TransformerConfig
 from transformer.decoding import generate
 from transformer.decoding.constraints import NEG_INF
 from transformer.models import protocol
@@ -90,10 +89,10 @@ def test_decoding_is_equivariant_to_a_permutation_of_the_vocabulary(params, name
 
 
 def test_scores_do_not_depend_on_the_special_ids(params):
-    score = functools.partial(generate.score, mesh=sharding.make_mesh(ParallelConfig()))
-    expected = score(params, Batch(SOURCE, TARGET), model=protocol.build(CONFIG))
+    score = jax.jit(target_log_probs, static_argnums=0)
+    expected = score(protocol.build(CONFIG), params, Batch(SOURCE, TARGET)).sum(-1)
     batch = Batch(PERMUTATION[SOURCE], PERMUTATION[TARGET])
-    actual = score(permute_rows(params), batch, model=protocol.build(PERMUTED))
+    actual = score(protocol.build(PERMUTED), permute_rows(params), batch).sum(-1)
     assert (np.asarray(expected)[:3] < -1).all()
     np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-6)
 

@@ -111,16 +111,18 @@ def test_positions_of_packed_rows_count_within_each_sentence(positions):
         variables = jax.jit(scheme.init)(jax.random.key(0), jnp.arange(5), jnp.arange(5))
         scheme = functools.partial(scheme.apply, variables)
 
-    def attended(position_ids, rows):
-        term, length = scheme(position_ids, position_ids), position_ids.shape[-1]
-        mask = jnp.ones((1, 1, length, length), bool)
-        if length == 5:
-            mask = masks.packed_mask(*[jnp.array([[1, 1, 2, 2, 2]])] * 2)
+    def attended(position_ids, mask, rows):
+        term = scheme(position_ids, position_ids)
         turned = (term.rotate(query[:, rows]), term.rotate(key[:, rows]))
         return attention(*turned, value[:, rows], mask, positions=term)
 
-    packed = attended(positions_within_segments(jnp.array([[1, 1, 2, 2, 2]])), slice(None))
-    alone = attended(jnp.arange(3), slice(2, 5))
+    @jax.jit
+    def both(segments):
+        packed = positions_within_segments(segments), masks.packed_mask(segments, segments)
+        alone = jnp.arange(3), jnp.ones((1, 1, 3, 3), bool)
+        return attended(*packed, slice(None)), attended(*alone, slice(2, 5))
+
+    packed, alone = both(jnp.array([[1, 1, 2, 2, 2]]))
     np.testing.assert_allclose(packed[:, 2:], alone, atol=1e-6)
 
 
@@ -265,30 +267,33 @@ each_variant = pytest.mark.parametrize(
 def test_a_trace_holds_the_forward_pass_of_a_variant(name):
     model, params, logits, trace = inspected(name)
     config = model.config
+    lens = jax.jit(logit_lens, static_argnums=0)(model, params, trace.decoder.residual)
+    flows = jax.jit(lambda trace: [residual_flow(trace.encoder), residual_flow(trace.decoder)])(
+        trace
+    )
+    trace, params = jax.tree.map(np.asarray, (trace, params))
     for kind, heads in model.describe().attention.items():
         attention = trace.attention(kind)
         assert attention.weights.shape[:2] == heads
         assert attention.key.shape[:2] == attention.value.shape[:2] == heads
-        seen = attention.weights > 0
-        softmax = jax.nn.softmax(jnp.where(seen, attention.scores, -jnp.inf), axis=-1)
+        shares = np.where(attention.weights > 0, np.exp(attention.scores), 0)
+        softmax = shares / shares.sum(-1, keepdims=True)
         np.testing.assert_allclose(attention.weights, softmax, atol=1e-6)
         np.testing.assert_allclose(attention.head_out.sum(1), attention.output, atol=1e-5)
         side, part = PARTS[kind]
         kernels = stacked_kernels(params[side], part, "output", heads.layers)
         assert kernels.shape[:2] == heads
-        head_out = jnp.einsum("...NTH,...NHD->...NTD", attention.z, kernels)
+        head_out = attention.z @ np.asarray(kernels)
         np.testing.assert_allclose(head_out, attention.head_out, atol=1e-5)
-    for stack in (trace.encoder, trace.decoder):
+    for stack, flow in zip((trace.encoder, trace.decoder), flows, strict=True):
         np.testing.assert_allclose(stack.embedded + stack.positions, stack.residual[0], atol=1e-6)
-        flow = residual_flow(stack)
         if config.norm == "pre":
             np.testing.assert_allclose(flow.total, flow.after, atol=1e-5)
     window = config.attention_window
     if window is not None:
         distance = np.abs(np.arange(5)[:, None] - np.arange(5))
-        outside = np.asarray(trace.encoder.self_attention.weights)[..., distance > window // 2]
+        outside = trace.encoder.self_attention.weights[..., distance > window // 2]
         assert (outside == 0).all()
-    lens = jax.jit(logit_lens, static_argnums=0)(model, params, trace.decoder.residual)
     np.testing.assert_allclose(lens[-1], logits, atol=1e-5)
 
 

@@ -131,17 +131,20 @@ def test_a_masked_key_has_no_weight_however_low_the_score_of_the_others():
 
 def assert_is_the_formula(kernel, inputs, masks, reference=formula):
     """In its values and in the gradients of its three inputs."""
-    for mask in masks:
 
-        def run(kernel, mask=mask):
+    @jax.jit
+    def both(mask):
+        def gradients(kernel):
             def total(query, key, value):
                 z = kernel(query, key, value, mask)
                 return (z * jnp.cos(jnp.arange(z.size).reshape(z.shape))).sum(), z
 
-            return jax.jit(jax.grad(total, (0, 1, 2), has_aux=True))(*inputs)
+            return jax.grad(total, (0, 1, 2), has_aux=True)(*inputs)
 
-        pairs = zip(jax.tree.leaves(run(kernel)), jax.tree.leaves(run(reference)), strict=True)
-        for ours, theirs in pairs:
+        return gradients(kernel), gradients(reference)
+
+    for mask in masks:
+        for ours, theirs in zip(*map(jax.tree.leaves, both(mask)), strict=True):
             np.testing.assert_allclose(ours, theirs, atol=1e-5)
 
 

@@ -77,7 +77,7 @@ def test_layer_norm_adds_epsilon_to_the_variance():
     np.testing.assert_allclose(normed, [-0.5, 0.5], rtol=1e-6)
 
 
-@pytest.mark.parametrize("platform", ["cpu", "cuda"])
+@pytest.mark.parametrize("platform", ["cpu", pytest.param("cuda", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", NORMS)
 def test_a_sentence_alone_is_normalized_as_beside_another_one(kind, platform):
     """And so are its gradients; a CPU has another form for a batch of one."""
@@ -85,6 +85,7 @@ def test_a_sentence_alone_is_normalized_as_beside_another_one(kind, platform):
     sentences, gradients = random(2, 3, 6), random(2, 3, 6, seed=1)
     params = random_params(module, sentences)
 
+    @jax.jit
     def of_the_first(x, gradient):
         y, pull = jax.vjp(lambda x, params: module.apply({"params": params}, x), x, params)
         x_gradient, of_params = pull(gradient)
@@ -158,6 +159,7 @@ def drawn_shapes(config, source, target_in, train=True):
 
 def test_dropout_is_on_every_sub_layers_output_and_on_both_embeddings(config, source, target_in):
     """2 sub-layers an encoder layer, 3 a decoder layer, and source and target: paper 5.4."""
+    config = config.replace(encoder_layers=1, decoder_layers=2)
     encoder, decoder = config.encoder_layers, config.decoder_layers
     drawn = drawn_shapes(config, source, target_in)
     of_source, of_target = ((each.shape[1], config.d_model) for each in (source, target_in))
@@ -168,6 +170,7 @@ def test_dropout_is_on_every_sub_layers_output_and_on_both_embeddings(config, so
 
 
 def test_the_other_two_dropouts_act_on_weights_and_hidden_layers_alone(config, source, target_in):
+    config = config.replace(encoder_layers=1, decoder_layers=2)
     encoder, decoder = config.encoder_layers, config.decoder_layers
     s, t, n = source.shape[1], target_in.shape[1], config.num_heads
     only = dataclasses.replace(config, dropout=0.0, attention_dropout=0.1)

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import oracle
 import pytest
 from flax.traverse_util import flatten_dict
 from jax.sharding import PartitionSpec
@@ -22,6 +23,18 @@ from transformer.training import step as training
 from transformer.training.step import loss as smoothed_loss
 
 TARGETS = TrainingConfig().lora_targets
+
+
+@pytest.fixture(scope="module")
+def model(shallow):
+    """A Transformer with one layer in each stack and without dropout."""
+    return protocol.build(shallow[0].config.replace(decoder_layers=1, dropout=0.0))
+
+
+@pytest.fixture(scope="module")
+def params(model):
+    """Random parameters."""
+    return oracle.random_params(model, seed=0)
 
 
 @pytest.fixture(scope="module")
@@ -85,15 +98,15 @@ def test_the_factors_are_sharded_like_the_axes_of_their_kernel(metadata):
     assert kernel_out[lora.B].spec == PartitionSpec(None, "data")
 
 
-def test_a_step_trains_the_adapters_by_the_gradient_of_the_merged_model(shallow, source, target_in):
+def test_a_step_trains_the_adapters_by_the_gradient_of_the_merged_model(
+    model, params, metadata, source, target_in
+):
     """The gradient of B is that of the kernel times A, and the base stays as it is."""
-    shallow_model, params = shallow
     config = Config(
-        model=shallow_model.config.replace(dropout=0.0),
+        model=model.config,
         training=TrainingConfig(init_from="model", lora_rank=2, lora_alpha=6.0),
     )
-    model = protocol.build(config.model)
-    adapters = lora.declare(protocol.parameter_metadata(model), 2, ("mlp",))
+    adapters = lora.declare(metadata, 2, ("mlp",))
     optimizer = optimizers.optimizer(model, config.optimizer, 10, trained=adapters)
     state = training.TrainState.create(
         model, optimizer, jax.random.key(0), params=params, adapter_metadata=adapters
@@ -134,8 +147,8 @@ def test_the_model_and_its_adapters_are_drawn_with_different_keys(model, metadat
     declared = lora.declare(metadata, 2, ("mlp",))
     key = jax.random.key(0)
     create = functools.partial(training.TrainState.create, model, optax.identity())
-    state = create(key, adapter_metadata=declared)
-    plain = create(key)
+    state = jax.jit(functools.partial(create, adapter_metadata=declared))(key)
+    plain = jax.jit(create)(key)
     jax.tree.map(np.testing.assert_array_equal, state.base, plain.params)
     assert (jax.random.key_data(state.rng) == jax.random.key_data(plain.rng)).all()
     of_model_key, _ = jax.random.split(key)

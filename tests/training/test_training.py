@@ -152,12 +152,11 @@ def test_a_step_returns_the_sums_and_the_norm_of_the_gradient_before_the_update(
     """Of the mean loss; padding is not counted."""
     batch = copy_batch()
 
-    def loss(params):
-        sums = loss_of(DRY)(params, batch)
-        return sums.loss / sums.tokens
-
-    gradient = jax.tree.leaves(jax.jit(jax.grad(loss))(state_0.params))
-    expected = np.sqrt(sum(float((np.asarray(leaf, np.float64) ** 2).sum()) for leaf in gradient))
+    gradient, of_batch = summed(DRY)(state_0.params, batch, state_0.rng)
+    squares = (
+        float((np.asarray(leaf, np.float64) ** 2).sum()) for leaf in jax.tree.leaves(gradient)
+    )
+    expected = np.sqrt(sum(squares)) / float(of_batch.tokens)
     config = DRY.replace(training=DRY.training.replace(micro_batches=micro_batches))
     _, sums = compiled(config)(state_0, batch)
     assert float(sums.gradient_norm) == pytest.approx(expected, rel=1e-5)
@@ -513,9 +512,9 @@ def test_the_weights_are_the_average_if_one_is_kept():
 @pytest.fixture(scope="module")
 def nan_at_position_5():
     """A step, a state whose position embedding 5 is NaN, and batches of five and six positions."""
-    config = CONFIG.replace(
-        model=CONFIG.model.replace(positions="learned", max_positions=200),
-        training=CONFIG.training.replace(ema_decay=0.9),
+    config = DRY.replace(
+        model=DRY.model.replace(positions="learned", max_positions=200),
+        training=DRY.training.replace(ema_decay=0.9),
     )
     state = averaging(config)
 
@@ -616,12 +615,12 @@ def test_a_loss_that_a_module_sows_is_in_the_mean_loss_once(sowing_state, micro_
 
 @pytest.mark.parametrize("fields", [{"r_drop": 1.0}, {"cutoff": 0.3, "cutoff_weight": 0.0}])
 def test_a_loss_that_is_sown_in_two_passes_is_in_the_mean_loss_once(sowing_state, fields):
-    config = CONFIG.replace(training=CONFIG.training.replace(**fields))
-    batch, sowing, state = copy_batch(), Sowing(config.model), sowing_state
+    """Without dropout, which would only take longer to compile."""
+    loss = consistency.loss_of(CONFIG.training.replace(**fields))
+    batch, key, state = copy_batch(), jax.random.key(1), sowing_state
     params = {name: leaf for name, leaf in state.params.items() if name != "weight"}
-    loss, key = consistency.loss_of(config.training), jax.random.key(1)
     sown, plain = (
         mean(jax.jit(functools.partial(loss, model))(tree, batch, key))
-        for model, tree in ((sowing, state.params), (parts(config)[0], params))
+        for model, tree in ((Sowing(DRY.model), state.params), (parts(DRY)[0], params))
     )
     assert sown == pytest.approx(plain + 10.5, rel=1e-5)
