@@ -97,7 +97,8 @@ def run(options: Options) -> None:
     size = BATCHES * config.decode.batch_size
     total, identity = _survey(options, translator)
     num_results = options.nbest or 1
-    with _open_output(options, identity, size * num_results) as output:
+    lines = None if total is None else total * num_results
+    with _open_output(options, identity, size * num_results, lines) as output:
         start = getattr(output, "num_lines", 0) // num_results
         progress = Rate("lines", start, total)
         examples = itertools.islice(_examples(options), start, None)
@@ -237,7 +238,7 @@ def _stdout() -> TextIO:
 
 @contextlib.contextmanager
 def _open_output(
-    options: Options, identity: str, multiple: int
+    options: Options, identity: str, multiple: int, total: int | None
 ) -> Iterator[TextIO | ResumableFile]:
     """Open --output; see `ResumableFile`, which local files are."""
     path = options.output
@@ -257,7 +258,7 @@ def _open_output(
             with open(path, "w", **text) as file:  # a device or a pipe
                 yield file
         else:
-            with ResumableFile(path, identity, options.resume, multiple) as lines:
+            with ResumableFile(path, identity, options.resume, multiple, total) as lines:
                 yield lines
     except OSError as error:
         raise InputError(f"--output={path} cannot be written: {paths.reason(error)}") from None

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Make and filter pairs of a text and its translations, and the mixture that trains on them."""
 
+import contextlib
 import dataclasses
 import hashlib
 import itertools
@@ -11,12 +12,14 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any, Literal
 
+from etils import epath
+
 from experiments.console.progress import Rate, say
 from experiments.data import text_files
 from experiments.storage.line_output import ResumableFile
 from experiments.training import allocator
 from transformer import paths
-from transformer.checkpoints import workdir_files
+from transformer.checkpoints import integrity, workdir_files
 from transformer.config import DataConfig
 from transformer.errors import InputError
 from transformer.translator import Translator
@@ -71,11 +74,11 @@ def make(
     """
     try:
         output.mkdir(parents=True, exist_ok=True)
-        identity = _translate(translator, source, output, resume)
+        complete = _translate(translator, source, output, resume)
         report = _filter(translator, source, output, options)
         data = translator.config.data
         fields = mixture(data, output, options.weight, forward=options.forward)
-        report |= {"identity": identity, **fields}
+        report |= {**complete, **fields}
         workdir_files.write_json(output / REPORT, report)
     except OSError as error:
         raise InputError(
@@ -84,8 +87,14 @@ def make(
     return report
 
 
-def _translate(translator: Translator, source: str, output: pathlib.Path, resume: bool) -> str:
-    """Translate the lines that are not translated yet; returns the identity of all of them."""
+def _translate(
+    translator: Translator, source: str, output: pathlib.Path, resume: bool
+) -> dict[str, str]:
+    """Translate the lines that are not translated yet.
+
+    Returns:
+      ``identity`` of what all translations depend on, and ``digest`` of their file.
+    """
     digest, total = hashlib.sha256(), 0
     for line in text_files.lines(source, allow_empty=True):
         digest.update(f"{line}\n".encode())
@@ -93,32 +102,37 @@ def _translate(translator: Translator, source: str, output: pathlib.Path, resume
     config = translator.config
     settings = [config.decode, config.model, config.data.max_length, translator.params_digest]
     identity = hashlib.sha256(f"{digest.hexdigest()} {settings}".encode()).hexdigest()
-    if _identity_of(output) == identity and (output / TRANSLATIONS).exists():
-        say(f"{output / TRANSLATIONS} is complete; filtering it")
-        return identity
+    file = epath.Path(output) / TRANSLATIONS
+    complete = _complete(output)
+    if complete.get("identity") == identity and file.exists():
+        if complete.get("digest") != integrity.file_digest(file):
+            raise InputError(f"{file} was changed after it was made; remove it to translate again")
+        say(f"{file} is complete; filtering it")
+        return complete
     (output / REPORT).unlink(missing_ok=True)
     size = BATCHES * config.decode.batch_size
-    with ResumableFile(str(output / TRANSLATIONS), identity, resume, 1) as file:
-        start = file.num_lines
+    with ResumableFile(str(file), identity, resume, 1, total) as lines:
+        start = lines.num_lines
         progress = Rate("lines", start, total)
         remaining = itertools.islice(text_files.lines(source, allow_empty=True), start, None)
         while chunk := list(itertools.islice(remaining, size)):
             for [best] in translator.nbest(chunk, 1, start + 1):
-                file.writelines([f"{best.log_prob:.6f}\t{len(best.tokens)}\t{best.text}\n"])
-            file.flush()
+                lines.writelines([f"{best.log_prob:.6f}\t{len(best.tokens)}\t{best.text}\n"])
+            lines.flush()
             allocator.return_unused_pages()
             start += len(chunk)
             progress.report(start)
-    workdir_files.write_json(output / REPORT, {"identity": identity})
-    return identity
+    complete = {"identity": identity, "digest": integrity.file_digest(file)}
+    workdir_files.write_json(output / REPORT, complete)
+    return complete
 
 
-def _identity_of(output: pathlib.Path) -> str | None:
-    """The identity of complete translations; None if there are none."""
-    try:
-        return json.loads((output / REPORT).read_text())["identity"]
-    except (OSError, ValueError, LookupError, TypeError):
-        return None
+def _complete(output: pathlib.Path) -> dict[str, str]:
+    """The identity and the digest of complete translations; empty if there are none."""
+    with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
+        report = json.loads((output / REPORT).read_text())
+        return {"identity": report["identity"], "digest": report["digest"]}
+    return {}
 
 
 def _filter(

@@ -149,6 +149,12 @@ def test_an_interrupted_run_continues_at_its_line_and_its_pairs_train(train, tex
     assert tagged == [f"A {target}" for target in targets]
     assert [f"A {line}" for line in translated] == sources
 
+    # Translations in another order would belong to other lines.
+    (resumed / "translations.tsv").write_bytes(b"\n".join([*reversed(cut[:-1]), b""]))
+    finished = back_translated(resumed)
+    assert finished.status == 1
+    assert "translations.tsv was changed after it was made; remove it" in finished.err
+
     printed = run("experiments.back_translate", "--help")
     assert "monolingual text by back-translation" in printed.out
     flags = shlex.split(back_translated(tmp_path / "whole").out.splitlines()[0])

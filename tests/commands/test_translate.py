@@ -326,6 +326,25 @@ def test_a_resumed_file_has_complete_groups_of_lines(tmp_path):
     assert (tmp_path / "out").read_text() == "1\n2\n3\n4\n5\n6\nlast\n"
 
 
+def test_a_file_is_written_by_one_process_at_a_time(tmp_path):
+    path = str(tmp_path / "out")
+    with ResumableFile(path, "same", False, 1) as file:
+        file.writelines(["a\n"])
+        with pytest.raises(InputError, match="another process is writing .*/out; wait for it"):
+            ResumableFile(path, "same", False, 1)
+    assert (tmp_path / "out").read_text() == "a\n"
+
+
+def test_more_lines_than_the_complete_file_can_have_are_not_continued(tmp_path):
+    with pytest.raises(ZeroDivisionError), ResumableFile(str(tmp_path / "o"), "x", True, 1) as file:
+        file.writelines(["a\n"] * 3)
+        raise ZeroDivisionError
+    with pytest.raises(InputError, match="has 3 lines, but only 2 are to be written; remove it"):
+        ResumableFile(str(tmp_path / "o"), "x", True, 1, total=2)
+    with ResumableFile(str(tmp_path / "o"), "x", True, 1, total=3) as file:
+        assert file.num_lines == 3
+
+
 def test_lines_that_cannot_be_put_in_place_are_named_and_a_link_is_kept(tmp_path):
     with (
         pytest.raises(InputError, match="out cannot be written: Is a directory; its lines are in"),
