@@ -15,6 +15,8 @@ import dataclasses
 import importlib.util
 import json
 import logging
+import math
+import os
 import sys
 import threading
 import time
@@ -161,10 +163,17 @@ def check(options: Options) -> None:
     if not 0 <= options.port <= 65535:
         raise InputError(f"--port={options.port} is not a port; give 0 to 65535")
     for name in ("queue", "max_bytes", "max_lines", "timeout"):
-        if getattr(options, name) <= 0:
-            raise InputError(f"--{name}={getattr(options, name)} is not positive")
-    if options.window_ms < 0:
-        raise InputError(f"--window_ms={options.window_ms} is negative; 0 does not wait")
+        if not 0 < getattr(options, name) < math.inf:
+            raise InputError(f"--{name}={getattr(options, name)} is not positive and finite")
+    if not 0 <= options.window_ms < 1000 * options.timeout:
+        raise InputError(
+            f"--window_ms={options.window_ms} is not between 0, which does not wait, and "
+            f"--timeout={options.timeout} seconds"
+        )
+    for name in ("token_file", "certificate", "private_key"):
+        path = getattr(options, name)
+        if path and os.path.exists(path) and not os.path.isfile(path):  # a pipe would be waited for
+            raise InputError(f"--{name}={path} is not a regular file")
     if options.max_lines > options.queue:
         raise InputError(
             f"--max_lines={options.max_lines}, but only --queue={options.queue} sentences may wait"

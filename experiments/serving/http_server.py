@@ -21,7 +21,7 @@ def listen(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family, backlog=1024)
-    except OSError as error:
+    except (OSError, UnicodeError) as error:
         raise InputError(
             f"--host={host} --port={port} cannot be listened on: {error}; choose another port or "
             "host"

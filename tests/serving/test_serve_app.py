@@ -2,6 +2,8 @@
 """The app `serve` as a process: it starts, answers under load, and stops as signals ask."""
 
 import collections
+import math
+import os
 import signal
 import threading
 import types
@@ -102,8 +104,13 @@ def test_a_signal_ends_the_warm_up(workdir):
     ("options", "message"),
     [
         ({"max_lines": 2000}, "--max_lines=2000, but only --queue=1024 sentences may wait"),
-        ({"window_ms": -1.0}, "--window_ms=-1.0 is negative"),
-        ({"timeout": 0.0}, "--timeout=0.0 is not positive"),
+        ({"window_ms": -1.0}, "--window_ms=-1.0 is not between 0, which does not wait, and --tim"),
+        ({"window_ms": math.nan}, "--window_ms=nan is not between 0"),
+        ({"window_ms": 30_000.0}, "--window_ms=30000.0 is not between 0"),
+        ({"timeout": 0.0}, "--timeout=0.0 is not positive and finite"),
+        ({"timeout": math.nan}, "--timeout=nan is not positive and finite"),
+        ({"timeout": math.inf}, "--timeout=inf is not positive and finite"),
+        ({"host": "a..b"}, "--host=a..b --port=8080 cannot be listened on"),
         ({"token_file": "/nowhere"}, "--token_file=/nowhere cannot be read"),
         ({"private_key": "x.pem"}, "TLS needs both"),
         ({"port": 70000}, "--port=70000 is not a port"),
@@ -112,6 +119,14 @@ def test_a_signal_ends_the_warm_up(workdir):
 def test_invalid_options_are_refused_before_anything_is_loaded(options, message):
     with pytest.raises(InputError, match=message):
         serve.run(serve.Options(config=Config(), **options))
+
+
+@pytest.mark.parametrize("name", ["token_file", "certificate", "private_key"])
+def test_a_pipe_is_not_waited_for(tmp_path, name):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(InputError, match=f"--{name}={pipe} is not a regular file"):
+        serve.run(serve.Options(config=Config(), **{name: str(pipe)}))
 
 
 def test_an_error_of_the_warm_up_stops_the_server_and_is_kept_to_be_raised():
