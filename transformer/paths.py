@@ -96,9 +96,13 @@ def local(path: epath.PathLike, name: str) -> str:
 
 
 def write_atomic(path: epath.Path, data: bytes) -> None:
-    """Write a file atomically: readers see the previous content or all of the new one."""
-    if is_remote(path):
-        # An object appears when it is complete.
+    """Write a file atomically: readers see the previous content or all of the new one.
+
+    A link is followed. A device or a pipe is written to, and not replaced.
+    """
+    # An object in an object store appears when it is complete.
+    path = path if is_remote(path) else epath.Path(os.path.realpath(path))
+    if is_remote(path) or (path.exists() and not os.path.isfile(path)):
         path.write_bytes(data)
         return
     partial = path.with_name(path.name + ".partial")

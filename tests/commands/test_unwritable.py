@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A file or folder that cannot be written or does not exist results in one message."""
 
+import concurrent.futures
 import contextlib
 import os
 import resource
@@ -82,3 +83,17 @@ def test_a_missing_data_file_at_a_restart_changes_nothing(given, given_copy):
     assert "Traceback" not in restarted.err
     after = contents(given_copy)
     assert {path: after.get(path) for path in before} == before
+
+
+def test_a_link_is_followed_and_a_pipe_is_not_replaced(tmp_path):
+    (tmp_path / "file").write_bytes(b"old")
+    (tmp_path / "link").symlink_to("file")
+    paths.write_atomic(paths.reachable(tmp_path / "link"), b"new")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "file").read_bytes() == b"new"
+    os.mkfifo(tmp_path / "pipe")
+    with concurrent.futures.ThreadPoolExecutor(1) as reader:
+        read = reader.submit((tmp_path / "pipe").read_bytes)
+        paths.write_atomic(paths.reachable(tmp_path / "pipe"), b"new")
+        assert read.result(timeout=60) == b"new"
+    assert (tmp_path / "pipe").is_fifo()
