@@ -199,6 +199,8 @@ def test_muon_orthogonalizes_kernels_and_leaves_the_other_parameters_to_adam():
     for path in (("embedding", "table"), ("norm", "scale"), ("attention", "query_bias")):
         a, b = muon[path[0]][path[1]], adam[path[0]][path[1]]
         np.testing.assert_allclose(np.sign(a), np.sign(b))
+    damped = first_update(gradients, "muon", epsilon=1e3)
+    assert (jnp.abs(damped["norm"]["scale"]) < jnp.abs(muon["norm"]["scale"]) / 100).all()
 
 
 def test_adafactor_keeps_a_row_and_a_column_of_second_moments_per_matrix():
@@ -207,17 +209,19 @@ def test_adafactor_keeps_a_row_and_a_column_of_second_moments_per_matrix():
     assert kept < PARAMS["embedding"]["table"].size / 10
 
 
-def test_schedule_free_evaluates_the_mean_of_its_iterates():
-    """With a constant rate all iterates weigh the same: x_3 is the mean of z_1 to z_3."""
+@pytest.mark.parametrize(("warmup", "weights"), [(1, [1, 1, 1]), (3, [1, 4, 9])])
+def test_schedule_free_evaluates_the_mean_of_its_iterates(warmup, weights):
+    """Iterates weigh as the squares of their rates: 1/3, 2/3 and 3/3 of the peak in warmup."""
     params, metadata = {"w": jnp.array([1.0, -2.0])}, {"w": parameter((2,), "bias")}
-    optimizer = build(config_of("schedule_free"), metadata)
+    optimizer = build(config_of("schedule_free", warmup_steps=warmup), metadata)
     state, iterates = optimizer.init(params), []
     for seed in range(3):
         update, state = optimizer.update(random_like(params, seed), state, params)
         params = jax.tree.map(jnp.add, params, update)
         iterates.append(state.z["w"])
     average = optimizers.schedule_free_average(state, params)
-    np.testing.assert_allclose(average["w"], np.mean(iterates, axis=0), rtol=1e-5)
+    expected = np.average(iterates, axis=0, weights=weights)
+    np.testing.assert_allclose(average["w"], expected, rtol=1e-5)
     np.testing.assert_allclose(params["w"], 0.9 * average["w"] + 0.1 * iterates[-1], rtol=1e-5)
     adam = build(config_of("adam"))
     assert optimizers.schedule_free_average(adam.init(params), params) is None

@@ -83,12 +83,13 @@ def optimizer(
             optax.scale_by_learning_rate(rate, flip_sign=False),
         ),
         "lion": lambda: optax.lion(rate, b1=config.beta1, b2=config.beta2, **decay),
-        # Jordan et al. 2024: orthogonalized momentum for kernels, Adam for the rest. Only kernels
-        # decay. Their updates have the root mean square of Adam's (0.2, Liu et al. 2025), so that
-        # one learning rate suits both.
+        # Jordan et al. 2024: orthogonalized momentum for kernels, Adam with Nesterov's momentum for
+        # the rest. Only kernels decay. Their updates have the root mean square of Adam's (0.2, Liu
+        # et al. 2025), so that one learning rate suits both.
         "muon": lambda: optax.contrib.muon(
             rate,
             beta=config.beta1,
+            eps=config.epsilon,
             weight_decay=config.weight_decay,
             adam_b1=config.beta1,
             adam_b2=config.beta2,
@@ -98,9 +99,12 @@ def optimizer(
             consistent_rms=0.2,
         ),
         # Defazio et al. 2024: beta1 interpolates between the average, which is evaluated, and the
-        # iterate; the inner AdamW has no momentum.
+        # iterate; the inner AdamW has no momentum. An iterate weighs as the square of its rate;
+        # optax's count of these weights starts at 1, that of a schedule at 0.
         "schedule_free": lambda: optax.contrib.schedule_free(
-            optax.adamw(rate, **adam | {"b1": 0.0}, **decay), rate, b1=config.beta1
+            optax.adamw(rate, **adam | {"b1": 0.0}, **decay),
+            lambda count: rate(count - 1),
+            b1=config.beta1,
         ),
     }
     if is_function(config.name):
