@@ -214,6 +214,17 @@ def test_an_invalid_file_raises_an_error_with_its_path_and_a_remedy(tokenizer, t
         assert str(path) in str(raised.value)
 
 
+def test_a_model_that_was_cut_is_refused_wherever_it_ends(tmp_path):
+    """SentencePiece loads a model whose last pieces are missing."""
+    model, path = Tokenizer.train(["a b c"] * 9, 12, "bpe", at_most=True).model, tmp_path / "model"
+    for length in range(len(model)):
+        path.write_bytes(model[:length])
+        with pytest.raises(InputError, match="model is not a tokenizer"):
+            Tokenizer.load(path)
+    path.write_bytes(model)
+    assert Tokenizer.load(path).model == model
+
+
 def test_vocabularies_are_shared_or_separate(tmp_path):
     models = {
         "target": Tokenizer.train(["a b"], 6, "word"),

@@ -63,6 +63,11 @@ def segmentation(model: bytes) -> Segmentation:
     )
 
 
+def is_complete(model: bytes) -> bool:
+    """Whether a serialized model has all its parts; SentencePiece loads one that was cut, too."""
+    return {_PIECE, _TRAINER, _NORMALIZER} <= {number for number, _ in _fields(model)}
+
+
 def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
     """The number and the value of each field: an integer, or the bytes of another value."""
     parsed = empty_pb2.Empty.FromString(message)

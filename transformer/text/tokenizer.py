@@ -16,6 +16,7 @@ import numpy as np
 from transformer import paths
 from transformer.arrays import Int, SpecialIds
 from transformer.errors import InputError
+from transformer.text import sentencepiece_fields
 
 WORD_BEGIN = "\u2581"
 """SentencePiece's sign for a space, with which every word begins."""
@@ -26,10 +27,14 @@ _MAX_SENTENCE_BYTES = 2**24
 
 
 def processor(model: bytes) -> Any:
-    """SentencePiece's processor of a serialized model; a RuntimeError if it is none."""
+    """SentencePiece's processor of a serialized model; a RuntimeError if it is none, or cut."""
     import sentencepiece
 
-    return sentencepiece.SentencePieceProcessor(model_proto=model)
+    loaded = sentencepiece.SentencePieceProcessor()
+    loaded.LoadFromSerializedProto(model)
+    if not sentencepiece_fields.is_complete(model):
+        raise RuntimeError("its end is missing")
+    return loaded
 
 
 class Tokenizer:
