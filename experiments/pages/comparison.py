@@ -139,6 +139,8 @@ def _summary(comparison: Comparison) -> list[str]:
 # Sentences.
 
 
+MOST_MARKED = 5000
+"""Characters of the longest text whose differences are marked; the time is quadratic in them."""
 Example = tuple[str, list[tuple[str, Pieces]]]
 """A sentence that two systems translate differently: a heading, and source, reference and
 translations by name, in which the differences are marked.
@@ -160,6 +162,8 @@ def _example(comparison: Comparison, row: int, systems: tuple[System, System]) -
     texts.append(("reference", comparison.references[row]))
     translations = differing_words(*(system.translations[row] for system in systems))
     scores = ", ".join(f"{system.chrf[row]:.1f} for {system.name}" for system in systems)
+    if any(len(system.translations[row]) > MOST_MARKED for system in systems):
+        scores += f"; differences are marked up to {MOST_MARKED:,} characters"
     return f"line {row + 1} · chrF {scores}", [
         *((name, [(text, False)]) for name, text in texts),
         *zip((system.name for system in systems), translations, strict=True),
@@ -167,7 +171,9 @@ def _example(comparison: Comparison, row: int, systems: tuple[System, System]) -
 
 
 def differing_words(first: str, second: str) -> tuple[Pieces, Pieces]:
-    """Both texts in pieces that the other text has or lacks."""
+    """Both texts in pieces that the other text has or lacks; long texts are one piece each."""
+    if max(len(first), len(second)) > MOST_MARKED:
+        return [(first, False)], [(second, False)]
     words = [_WORD.findall(text) for text in (first, second)]
     pieces: tuple[Pieces, Pieces] = ([], [])
     for tag, *ends in SequenceMatcher(None, *words, autojunk=False).get_opcodes():

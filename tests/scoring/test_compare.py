@@ -256,6 +256,13 @@ def test_the_words_that_the_other_translation_lacks_are_marked():
         assert ["".join(text for text, _ in each) for each in pieces] == [first, second]
 
 
+def test_differences_of_long_texts_are_not_marked_which_is_said():
+    long = "a " * comparison_page.MOST_MARKED
+    assert differing_words(long, "b") == ([(long, False)], [("b", False)])
+    shown = comparison_page.as_text(compare(None, ["b"], single(a=[long], b=["b"])))
+    assert "differences are marked up to 5,000 characters" in shown
+
+
 # The command.
 
 
