@@ -39,6 +39,8 @@ EMBEDDED = (
 SIDES = ("source", "target")
 SPLITS = ("train", "validation", "test")
 """The splits of text files."""
+MAX_WEIGHT = 10_000
+"""Largest weight of a corpus of a mixture: an epoch is planned as a whole, in memory."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -187,10 +189,11 @@ def _mixture_entry(data: DataConfig, entry: str) -> tuple[float, SentencePairs]:
         number = float(weight if weight is not None else 1)
     except ValueError:
         number = math.nan
-    if not 0 < number < math.inf:
+    if not 0 < number <= MAX_WEIGHT:
         raise InputError(
-            f"data.mixture has {entry!r}, whose weight {weight!r} is not a number above 0; write "
-            "for example '2*SOURCE,TARGET'"
+            f"data.mixture has {entry!r}, whose weight {weight!r} is not a number above 0 and at "
+            f"most {MAX_WEIGHT:,}, how often an epoch reads each pair; write for example "
+            "'2*SOURCE,TARGET'"
         )
     files = corpus.split(",")
     if len(files) == 1 and not text_files.is_tsv(corpus):

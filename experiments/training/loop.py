@@ -119,9 +119,12 @@ def _finished_result(
         return None
     try:
         result = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
+        if not isinstance(result["step"], int):
+            raise ValueError(f"its step is {result['step']}")
+    except (ValueError, TypeError, LookupError) as error:
         raise InputError(
-            f"{file} is not JSON ({error}); remove it to continue from the last checkpoint"
+            f"{file} is not the result of a training ({error}); remove it to continue from the "
+            "last checkpoint"
         ) from None
     early = result.get("stopped_early") and not allow_changes
     if not early and result["step"] < config.training.steps:

@@ -167,7 +167,9 @@ CASES = [
         holding("tokenizer.model", b"broken"),
     ),
     (TRANSLATE, ["tokenizer.model"], without("tokenizer.model")),
-    (old(), ["result.json"], holding("result.json", b"{")),
+    (old(), ["result.json is not the result of a training"], holding("result.json", b"{")),
+    (old(), ["result.json is not the result of a training"], holding("result.json", b"3")),
+    (old(), ["its step is inf"], holding("result.json", b'{"step": Infinity}')),
     (
         old(training__steps=3),
         ["metrics.jsonl:2"],
