@@ -16,7 +16,6 @@ import typing
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from experiments.data import recipes
 from transformer import paths, user_functions
 from transformer.checkpoints import workdir_files
 from transformer.config import Config, DataConfig, ModelConfig
@@ -184,6 +183,8 @@ def completed(config: Config, arguments: Sequence[str]) -> Config:
     recipe, given, saved = config.training.recipe, _overrides(arguments), None
     if recipe is None:
         return config
+    from experiments.data import recipes  # a third of a second, which others need not wait
+
     with contextlib.suppress(InputError):
         saved = workdir_files.load_config(take_flag(arguments, "workdir")[0])
     if recipe == "fine_tune":

@@ -17,6 +17,7 @@ from marian import CHECKPOINT, OUTPUTS, SENTENCES
 
 from experiments import bundle, convert, evaluate, look, score, train, translate
 from experiments.configs import fine_tune
+from experiments.data import recipes
 from transformer.arrays import SpecialIds
 from transformer.checkpoints import workdir_files
 from transformer.checkpoints.manager import Checkpoints
@@ -108,7 +109,7 @@ def test_every_app_takes_the_workdir(workdir, tmp_path):
     jax.tree.map(np.testing.assert_array_equal, again.params, expected.params)
     assert again.config.model == expected.config.model
 
-    config = fine_tune.get_config(str(workdir))
+    config = recipes.fine_tune(fine_tune.get_config(), str(workdir))
     texts = {f"{split}_{side}": files[side] for split in ("train", "validation") for side in files}
     config = config.replace(
         data=config.data.replace(**texts),

@@ -50,6 +50,8 @@ METRICS = "metrics/metrics"
 """Path of the validation scores in a checkpoint."""
 WRITTEN_LAST = ("_CHECKPOINT_METADATA", "commit_success.txt")
 """Files that Orbax writes after the digests are taken; no parameter depends on them."""
+_MOST_LISTINGS = 20
+"""Listings of a directory that another process changes meanwhile."""
 DELETED = "deleted"
 """Directory into which checkpoints are moved to be deleted: renaming is atomic, deleting is not."""
 
@@ -321,10 +323,13 @@ class Checkpoints(contextlib.AbstractContextManager):
     def _inspect_all(self, warn: bool) -> list[dict[str, Any]]:
         if self._writing:
             self._remove_leftovers()
-        while True:
+        for _ in range(_MOST_LISTINGS):
             steps = sorted(ocp.utils.checkpoint_steps(self.directory))
             checkpoints = [self._inspect(step, warn) for step in steps]
-            if all(self._path(step).exists() for step in steps):  # none was deleted meanwhile
+            # None was deleted meanwhile. A listing can also miss the newest, which was renamed, and
+            # the one before it, which was deleted.
+            some_saved = steps or not paths.children(self._digests)
+            if some_saved and all(self._path(step).exists() for step in steps):
                 break
         for record in paths.children(self._digests):
             if not self._path(record.stem).exists():
