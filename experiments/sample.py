@@ -30,7 +30,7 @@ class Options(Weights):
     best: bool = False
     """Search for the most probable texts instead."""
     scores: bool = False
-    """Print the log-probability and a tab before a line."""
+    """Print the log-probability of what follows the prompt, and a tab, before a line."""
 
 
 def run(options: Options) -> list[Translation]:

@@ -152,14 +152,18 @@ def translator(config_class, **fields):
     return Translator(config, params, Tokenizer.train(["a b c d e f g"], 11, "word"))
 
 
-def test_continuations_have_the_log_probabilities_of_score():
+def test_continuations_have_the_log_probabilities_of_score_without_those_of_the_prompt():
     model = translator(LanguageModelConfig)
     texts = model.continuations(["a b", "", "c"], 3, method="sample")
     assert [len(each) for each in texts] == [3, 3, 3]
     assert all(text.text.startswith("a b") for text in texts[0])
-    for text in texts[0]:
-        scored = model.score(["ignored"], [text.text])[0]
-        np.testing.assert_allclose(text.log_prob, scored[0], rtol=1e-4)
+    of_prompt, of_nothing = (
+        [model.score(["ignored"], [text.text])[0][0] - text.log_prob for text in each]
+        for each in texts[:2]
+    )
+    np.testing.assert_allclose(of_nothing, 0, atol=1e-3)
+    np.testing.assert_allclose(of_prompt, of_prompt[0], atol=1e-3)
+    assert of_prompt[0] < -1
 
 
 @pytest.mark.slow
