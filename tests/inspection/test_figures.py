@@ -2,7 +2,6 @@
 """Figures are described in words, readable, reproducible, and leave matplotlib's state alone."""
 
 import ast
-import importlib.util
 import io
 import subprocess
 import sys
@@ -183,9 +182,3 @@ def test_a_notebook_shows_the_figure_in_a_palette_close_to_its_colors(tmp_path):
         np.asarray(Image.open(file).convert("RGB"), float) for file in (io.BytesIO(kept), full)
     ]
     assert np.abs(pixels[0] - pixels[1]).max() <= 16, "of 255"
-
-
-def test_without_matplotlib_the_extra_is_named(monkeypatch):
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ModuleNotFoundError, match=r"run pip install -e '\.\[figures\]'"):
-        importlib.reload(figures)

@@ -12,14 +12,6 @@ a notebook shows a figure that is the last value of a cell, with its description
 text. Layers, heads and positions are counted from 0 in arguments and from 1 in figures.
 """
 
-import importlib.util
-
-if importlib.util.find_spec("matplotlib") is None:
-    raise ModuleNotFoundError(
-        "figures need matplotlib, not installed here; run pip install -e '.[figures]'",
-        name="matplotlib",
-    )
-
 from transformer.inspection.figures.architecture import plot_architecture, plot_black_box
 from transformer.inspection.figures.attention_maps import (
     plot_alignment,
