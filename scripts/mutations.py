@@ -17,7 +17,7 @@ import time
 REPOSITORY = pathlib.Path(__file__).parent.parent
 
 MUTATIONS = {
-    # File: its rooms, and for each bug the text and what takes its place.
+    # File: the rooms of its tests, and for each bug the text and its replacement.
     "transformer/nn/attention.py": (
         "nn models",
         ("return scores / jnp.sqrt(query.shape[-1]).astype(scores.dtype)", "return scores"),

@@ -167,7 +167,7 @@ def no_metrics(three):
 
 
 def fifo_for_metrics(three):
-    """Put a FIFO in place of the score of the best checkpoint."""
+    """Replace the score of the best checkpoint with a FIFO."""
     (three / "checkpoints" / "10" / "metrics" / "metrics").unlink()
     os.mkfifo(three / "checkpoints" / "10" / "metrics" / "metrics")
 

@@ -42,7 +42,7 @@ def without(name):
 
 
 def fifo(name):
-    """Put a FIFO in place of a file; reading it would wait for a writer."""
+    """Replace a file with a FIFO; reading it would wait for a writer."""
 
     def replace(run):
         for path in [run / name] if "*" not in name else [*run.glob(name)]:

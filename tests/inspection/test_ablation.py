@@ -97,7 +97,7 @@ def test_the_gradient_of_a_gate_is_the_slope_of_the_loss(shallow, source):
                 assert slope == pytest.approx((up - down) / (2 * step), rel=1e-6)
 
 
-# Metrics of each sentence pair, with zeros, means and other sentences in place of a head.
+# Metrics of each sentence pair, with zeros, means and other sentences instead of a head.
 
 METRIC = LogitDifference(jnp.array([0, 1, 2]), jnp.array([5, 7, 2]), jnp.array([6, 6, 6]))
 

@@ -242,7 +242,7 @@ def shaded(value: float, limit: float = 1.0, *, text: str | None = None, digits:
 
     Args:
       limit: The absolute value that has the full color; larger ones have it too.
-      text: Shown in place of the number.
+      text: Shown instead of the number.
       digits: Digits of the number after the point.
     """
     share = min(abs(value) / limit, 1.0) if limit else 0.0
